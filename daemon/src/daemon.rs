@@ -107,13 +107,17 @@ impl Daemon {
         let now = monotonic();
         let references = Reference::all(&config.references, now)?;
         let names = config.references.iter().map(crate::config::ReferenceConfig::name).collect();
-        let clock = HostClock::start(&config, names)?;
+        let mut clock = HostClock::start(&config, names)?;
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
         let discipline = Discipline::start(&config, boot, &clock, now);
         let control = Control::listen(&config.run_directory.join("control"))?;
         let server = Server::start(&config.server, &config.run_directory, clock.calibration)?;
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
+        // What the journal knows is on each VM's page as soon as that is ours.
+        if let Some(publication) = clock.publish() {
+            vms.publish(publication, &clock);
+        }
         vms.resume(&clock);
         let reservations = Reservations::start(&config.run_directory, &config.reservations());
         let introspection = Introspection::start(&config.run_directory, &config.introspection);

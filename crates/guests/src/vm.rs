@@ -64,6 +64,12 @@ pub struct HostUpdate {
     pub leap: LeapIndicator,
 }
 
+impl HostUpdate {
+    fn on(&self, timescale: TimescaleId) -> ScaleUpdate {
+        if timescale == TimescaleId::Utc { self.utc } else { self.tai }
+    }
+}
+
 /// The host's clock on one timescale.
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleUpdate {
@@ -71,6 +77,19 @@ pub struct ScaleUpdate {
     pub update: Result<Update, ClockStatus>,
     /// A number that changes whenever earlier publications become void.
     pub disruptions: u64,
+}
+
+impl ScaleUpdate {
+    /// The same for a guest: how often the host was disrupted, and what its page shall say.
+    fn for_guest(self, mapping: &CounterMapping) -> (u64, Result<Update, ClockStatus>) {
+        let update = self.update.and_then(|update| {
+            let target = for_guest(&update.target, mapping).ok_or(update.status)?;
+            let horizon = guest_ticks(mapping, update.slew.horizon);
+            let as_of = mapping.guest_from_host(update.as_of);
+            Ok(Update { target, as_of, slew: Slew { horizon, ..update.slew }, ..update })
+        });
+        (self.disruptions, update)
+    }
 }
 
 /// What all pages of this host have in common.
@@ -125,6 +144,54 @@ impl Vm {
         host: HostIdentity,
         deliveries: &[&dyn PageDelivery],
     ) -> Result<Self, AttachError> {
+        Self::take_over(qemu, name, timescale, host, deliveries, |page, identity, _| {
+            (PageWriter::take_over(page, identity, host.tai_offset), None)
+        })
+    }
+
+    /// As [`Self::attach`] of a VM that an earlier daemon served: its page carries the time at once
+    /// if the host knows it and the counter mapping can be read.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_again(
+        qemu: Qemu,
+        name: &str,
+        timescale: TimescaleId,
+        host: HostIdentity,
+        deliveries: &[&dyn PageDelivery],
+        now: (&HostUpdate, &impl Counter),
+    ) -> Result<Self, AttachError> {
+        Self::take_over(qemu, name, timescale, host, deliveries, |page, identity, qemu| {
+            let mapping = counter_mapping::for_qemu(qemu).and_then(|mut source| source.read());
+            let (update, counter) = now;
+            let Some(mapping) = mapping.ok().filter(|found| found.running) else {
+                return (PageWriter::take_over(page, identity, host.tai_offset), None);
+            };
+            match update.on(timescale).for_guest(&mapping).1 {
+                Ok(first) => {
+                    let counter = GuestCounter { host: counter, mapping };
+                    let writer =
+                        PageWriter::take_over_with(page, identity, &first, update.leap, &counter);
+                    (writer, Some(mapping))
+                }
+                Err(_) => (PageWriter::take_over(page, identity, host.tai_offset), None),
+            }
+        })
+    }
+
+    fn take_over(
+        qemu: Qemu,
+        name: &str,
+        timescale: TimescaleId,
+        host: HostIdentity,
+        deliveries: &[&dyn PageDelivery],
+        write: impl FnOnce(
+            WritePage,
+            Identity,
+            &Qemu,
+        ) -> (PageWriter<WritePage>, Option<CounterMapping>),
+    ) -> Result<Self, AttachError> {
         if !matches!(host.counter, CounterId::X86Tsc | CounterId::ArmVcnt) {
             return Err(AttachError::Counter(host.counter));
         }
@@ -141,15 +208,14 @@ impl Vm {
             };
             if let Some(mapping) = found {
                 let identity = identity(name, timescale, host);
-                let writer =
-                    PageWriter::take_over(WritePage::new(mapping)?, identity, host.tai_offset);
+                let (writer, mapping) = write(WritePage::new(mapping)?, identity, &qemu);
                 return Ok(Self {
                     name: name.to_owned(),
                     qemu,
                     delivery: delivery.kind(),
                     writer,
                     source: None,
-                    mapping: None,
+                    mapping,
                     problem: None,
                     transit: Transit::Here,
                     arrivals: 0,
@@ -381,16 +447,7 @@ impl Vm {
     /// first.
     pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
         let Some(mapping) = self.mapping else { return };
-        let ScaleUpdate { update, disruptions } = match self.writer.identity().timescale {
-            TimescaleId::Utc => host.utc,
-            _ => host.tai,
-        };
-        let update = update.and_then(|update| {
-            let target = for_guest(&update.target, &mapping).ok_or(update.status)?;
-            let horizon = guest_ticks(&mapping, update.slew.horizon);
-            let as_of = mapping.guest_from_host(update.as_of);
-            Ok(Update { target, as_of, slew: Slew { horizon, ..update.slew }, ..update })
-        });
+        let (disruptions, update) = host.on(self.writer.identity().timescale).for_guest(&mapping);
         self.writer.announce(host.leap);
         let counter = GuestCounter { host: counter, mapping };
         self.writer.follow(disruptions, &update, host.tai_offset, &counter);

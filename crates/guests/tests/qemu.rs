@@ -18,6 +18,8 @@ use timevisor_guests::delivery::{
     DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
 };
 use timevisor_guests::qemu::{self, Accelerator, Qemu, QemuError};
+use timevisor_linux::mapping::SharedMapping;
+use timevisor_linux::page_file::PageFileError;
 use timevisor_linux::process::Process;
 
 /// A QEMU without a guest, at -S.
@@ -331,6 +333,20 @@ fn the_ivshmem_device_shows_just_the_page_and_cannot_write_it() {
 fn replaced(pages: &PageFiles, delivery: &dyn PageDelivery, qemu: &Qemu) {
     std::fs::remove_file(pages.path("probe").unwrap()).unwrap();
     assert!(matches!(delivery.attach(qemu), Err(DeliveryError::Replaced { .. })));
-    drop(pages.prepare("probe").unwrap());
+    drop(prepared(pages));
     assert!(matches!(delivery.attach(qemu), Err(DeliveryError::Replaced { .. })));
+}
+
+/// The page file, whose lock may outlive its owner for a moment: another test of this process that
+/// just starts a QEMU has a copy of the descriptor between fork and exec.
+fn prepared(pages: &PageFiles) -> SharedMapping {
+    for _ in 0..1000 {
+        match pages.prepare("probe") {
+            Err(DeliveryError::PageFile { source: PageFileError::Locked { .. }, .. }) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other.unwrap(),
+        }
+    }
+    panic!("the page's lock is held for 10 s");
 }

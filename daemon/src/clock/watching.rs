@@ -10,6 +10,31 @@ use timevisor_time::{Duration, Period};
 
 use crate::config::CounterChoice;
 
+/// The kernel's own measurement ends within a few seconds of boot.
+const KERNEL_MEASURES: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Waits until the kernel has measured its TSC: before that, the clock with which the counter is
+/// calibrated may be off by more than any oscillator statement.
+pub fn wait_for_the_kernels_frequency() {
+    if !Clocksources::read().is_early() {
+        return;
+    }
+    tracing::info!(
+        "the kernel is still measuring the TSC (clocksource tsc-early); waiting, at most 10 s"
+    );
+    let start = std::time::Instant::now();
+    while Clocksources::read().is_early() {
+        if start.elapsed() > KERNEL_MEASURES {
+            tracing::warn!(
+                "the kernel has not measured the TSC (clocksource tsc-early); its rate may be off by more than \
+                 oscillator.unmeasured_rate_ppm. Look for tsc in the kernel's log, or set that key to 2000"
+            );
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 /// How often the counter is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
 

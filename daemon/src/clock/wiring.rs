@@ -21,7 +21,7 @@ use timevisor_time::{Duration, Instant, Interval, Leaps, Tai, TimescaleId};
 
 use super::estimates::Estimates;
 use super::journal::{CounterHistory, Journal};
-use super::watching::Watching;
+use super::watching::{Watching, wait_for_the_kernels_frequency};
 use crate::announce::{Announcer, Budget};
 use crate::config::{Config, ServerConfig, span};
 use crate::leap::{Leap, Present};
@@ -211,6 +211,7 @@ impl HostClock {
 
     fn with_memory(config: &Config, names: Vec<String>, directory: Option<&Path>) -> Result<Self> {
         let (counter, counter_reason) = select(config.counter.into())?;
+        wait_for_the_kernels_frequency();
         let calibration = calibrate(&counter).context("the counter cannot be calibrated")?;
         tracing::info!(
             "counter {counter_reason}: {:?} within {:?}",

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use timevisor_protocols::ptp::Assumptions;
 use timevisor_time::RateError;
 
-use super::span;
+use super::{OscillatorConfig, span};
 
 /// The timescale of a device or a master.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -71,6 +71,9 @@ pub struct PtpConfig {
     /// The run directory, in which our socket is created; set by [`super::Config::parse`].
     #[serde(skip)]
     pub own_directory: PathBuf,
+    /// `oscillator.unmeasured_rate_ppm`; set by [`super::Config::parse`].
+    #[serde(skip)]
+    pub unmeasured_rate_ppm: u32,
 }
 
 impl Default for PtpConfig {
@@ -88,12 +91,10 @@ impl Default for PtpConfig {
             max_age: StdDuration::from_secs(8),
             poll: StdDuration::from_secs(1),
             own_directory: PathBuf::new(),
+            unmeasured_rate_ppm: OscillatorConfig::default().unmeasured_rate_ppm,
         }
     }
 }
-
-/// Before ptp4l has locked the clock, its rate is that of a free-running crystal.
-const UNLOCKED_DRIFT: RateError = RateError::from_ppm(100);
 
 impl PtpConfig {
     /// True if ptp4l uses software time stamps and steers CLOCK_REALTIME.
@@ -108,7 +109,9 @@ impl PtpConfig {
             grandmaster_accuracy: self.grandmaster_accuracy.map(span),
             hop_error: span(self.hop_error),
             drift,
-            drift_unlocked: drift.max(UNLOCKED_DRIFT),
+            // Before ptp4l has locked the clock, its rate is the counter's, and what was seen of
+            // the servo: nobody has measured the counter's yet.
+            drift_unlocked: drift.max(RateError::from_ppm(self.unmeasured_rate_ppm)),
             accuracy: span(self.accuracy),
             max_age: span(self.max_age),
             arbitrary_is_utc: self.timescale == Scale::Utc,

@@ -140,7 +140,10 @@ impl Config {
         self.references = self.references.iter().flat_map(ReferenceConfig::members).collect();
         for reference in &mut self.references {
             match reference {
-                ReferenceConfig::Ptp(ptp) => ptp.own_directory.clone_from(&self.run_directory),
+                ReferenceConfig::Ptp(ptp) => {
+                    ptp.own_directory.clone_from(&self.run_directory);
+                    ptp.unmeasured_rate_ppm = self.oscillator.unmeasured_rate_ppm;
+                }
                 ReferenceConfig::Chrony(chrony) => {
                     chrony.own_directory.clone_from(&self.run_directory);
                 }

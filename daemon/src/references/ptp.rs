@@ -140,16 +140,16 @@ impl Ptp {
             Reading { before: sample.before, clock: sample.time.relabel(), after: sample.after };
         self.rate.observe(reading, around.calibration.0);
         let judged = self.window.judge(state, sample.time.floor_nanos());
+        // Since the measurement the servo may have moved the clock.
+        let age = Duration::from_nanos(sample.time.floor_nanos() - state.ingress_ns);
+        let moved = self.rate.moved_within(age).ok_or(Refusal::Unmeasured);
+        let judged = judged.and_then(|error| Ok(error + moved?));
         if judged.is_err() {
             // If two masters disagree, or ptp4l itself steps the clock, that is for the ensemble to
             // see.
             self.before = None;
-            self.rate.restart();
         }
         let error = judged.map_err(refused)?;
-        // Since the measurement the servo may have moved the clock.
-        let age = Duration::from_nanos(sample.time.floor_nanos() - state.ingress_ns);
-        let error = error + self.rate.moved_within(age);
         let utc = sample.time.relabel::<Utc>();
         let table = table_offsets(around.leap, utc);
         self.remark = timescale::remark(state, steered, table);

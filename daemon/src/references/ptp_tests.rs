@@ -67,6 +67,8 @@ impl Played {
             own_server: &ServerConfig::default(),
         };
         self.now += Duration::from_secs(1);
+        // Between readings that are closer than 20 ms no rate is seen.
+        std::thread::sleep(std::time::Duration::from_millis(25));
         self.ptp.on_timer(self.now, &around);
         let ingress = realtime().floor_nanos();
         let mut request = [0; 100];

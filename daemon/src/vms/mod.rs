@@ -204,7 +204,8 @@ impl Vms {
             let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
             let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
                 self.judge_again(&entry, &qemu)?;
-                let index = self.attach(qemu, &entry.name, entry.time_type, monitor, clock)?;
+                let index =
+                    self.attach(qemu, &entry.name, entry.time_type, monitor, clock, Again::Yes)?;
                 self.served[index].added = entry.added;
                 Ok(())
             });
@@ -440,14 +441,7 @@ impl Vms {
     fn publish_one(&mut self, index: usize, clock: &HostClock) {
         let Some(publication) = &self.publication else { return };
         self.rewritten = true;
-        let scale =
-            |page: PageUpdate| ScaleUpdate { update: page.update, disruptions: page.disruptions };
-        let update = HostUpdate {
-            tai: scale(publication.tai()),
-            utc: scale(publication.utc()),
-            tai_offset: publication.leap.tai_offset,
-            leap: publication.leap.indicator,
-        };
+        let update = host_update(publication);
         self.served[index].vm.publish(&update, &clock.counter);
     }
 
@@ -509,7 +503,7 @@ impl Vms {
         monitor: Option<Monitor>,
         clock: &HostClock,
     ) -> Result<usize, AttachError> {
-        let index = self.attach(qemu, name, time_type, monitor, clock)?;
+        let index = self.attach(qemu, name, time_type, monitor, clock, Again::No)?;
         // The birth in a page file belongs to the VM that used it before.
         self.served[index].vm.set_birth(None);
         Ok(index)
@@ -522,6 +516,7 @@ impl Vms {
         time_type: TimeType,
         monitor: Option<Monitor>,
         clock: &HostClock,
+        again: Again,
     ) -> Result<usize, AttachError> {
         // We hold the lock of a prepared page; the VM takes it over.
         let pages = self.pages();
@@ -532,7 +527,15 @@ impl Vms {
         let ivshmem = IvshmemPage::new(self.page_directory());
         let deliveries: [&dyn PageDelivery; 3] = [&VmclockDevice, &nvdimm, &ivshmem];
         let user = qemu.process.users()?.real;
-        let mut vm = Vm::attach(qemu, name, timescale(time_type), host, &deliveries)?;
+        let scale = timescale(time_type);
+        let known = self.publication.as_ref().map(host_update).filter(|_| again == Again::Yes);
+        let mut vm = match known {
+            Some(known) => {
+                let now = (&known, &clock.counter);
+                Vm::attach_again(qemu, name, scale, host, &deliveries, now)?
+            }
+            None => Vm::attach(qemu, name, scale, host, &deliveries)?,
+        };
         vm.look();
         let mut monitor = monitor;
         if let Some(monitor) = &mut monitor {
@@ -561,6 +564,13 @@ impl Vms {
     }
 }
 
+/// Whether an earlier daemon served this VM, whose guest reads its page already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Yes,
+    No,
+}
+
 /// A monitor that only reports events.
 fn listening(path: &Path, pid: u32) -> anyhow::Result<Monitor> {
     Monitor::connect_to(path, pid, Wanted::default())
@@ -571,6 +581,17 @@ fn needs_looking(served: &Served) -> bool {
     served.vm.mapping().is_none()
         || (served.monitor.as_ref().is_none_or(|monitor| !monitor.is_ready())
             && served.vm.qemu.accelerator == Accelerator::Tcg)
+}
+
+fn host_update(publication: &Publication) -> HostUpdate {
+    let scale =
+        |page: PageUpdate| ScaleUpdate { update: page.update, disruptions: page.disruptions };
+    HostUpdate {
+        tai: scale(publication.tai()),
+        utc: scale(publication.utc()),
+        tai_offset: publication.leap.tai_offset,
+        leap: publication.leap.indicator,
+    }
 }
 
 fn host_identity(clock: &HostClock) -> HostIdentity {

@@ -113,6 +113,28 @@ impl<P: WritablePage> PageWriter<P> {
         writer
     }
 
+    /// As [`Self::take_over`] where the time is known already: in one section, so that no reader
+    /// finds the page without it. Readers see a disruption.
+    #[must_use]
+    pub fn take_over_with(
+        page: P,
+        identity: Identity,
+        update: &Update,
+        leap: LeapIndicator,
+        counter: &impl Counter,
+    ) -> Self {
+        let mut writer = Self::new(page, identity);
+        writer.jump_sequences();
+        writer.disrupt();
+        writer.own.leap = leap;
+        writer.publish_with(update, counter, Self::store_fixed);
+        writer.write_host_cpu_time(None);
+        for index in 1..entry::CAPACITY {
+            writer.clear(index);
+        }
+        writer
+    }
+
     /// Rewrites the page from the start, under a marker and sequences that no earlier page had.
     /// Needed when a migration or a restore copied another page over this one, or when the page's
     /// readers come from another host's page.

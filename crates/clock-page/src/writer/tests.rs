@@ -170,6 +170,46 @@ fn before_the_first_publication_nothing_is_claimed() {
     );
 }
 
+/// A counter that is only read where readers of the page wait.
+struct InSection<'a>(Ticks, &'a Page);
+
+impl Counter for InSection<'_> {
+    fn id(&self) -> CounterId {
+        self.0.id()
+    }
+    fn read_ordered(&self) -> u64 {
+        assert_eq!(self.1.entry(0)[entry::SEQUENCE].load(Relaxed) % 2, 1);
+        self.0.read_ordered()
+    }
+}
+
+/// The next daemon knows the time from its journal: no reader may find the page without it.
+#[test]
+fn a_page_that_is_taken_over_with_the_time_is_never_without_it() {
+    let page = Page::new();
+    let mut first = PageWriter::take_over(&page, identity(), Some(37));
+    first.publish(&update(0, 0), &tsc(0));
+    let marker = first.disruption();
+    let sequence = page.entry(0)[entry::SEQUENCE].load(Relaxed);
+    let reader = Reader::open(&page, tsc(6000), 0).unwrap();
+    let counter = InSection(tsc(5000), &page);
+    let identity = Identity { epoch: 77, ..identity() };
+    let next = PageWriter::take_over_with(
+        &page,
+        identity,
+        &update(1000, 0),
+        LeapIndicator::None,
+        &counter,
+    );
+    assert!(counter.0.0.load(Ordering::Relaxed) > 5000, "the counter was read");
+    assert_eq!(next.status(), ClockStatus::Synchronized);
+    assert!(reader.read().unwrap().has_estimate());
+    assert_ne!(next.disruption(), marker, "another daemon's lines need not continue");
+    // The sequence moved once beyond the jump, from even to even.
+    let moved = page.entry(0)[entry::SEQUENCE].load(Relaxed).wrapping_sub(sequence);
+    assert_eq!(moved, (scramble(77) << 1).wrapping_add(2));
+}
+
 #[test]
 fn a_writer_that_died_inside_an_update_is_repaired() {
     let page = Page::new();

@@ -4,7 +4,9 @@
 //! stamps sets hundreds of ppm while the path's delay swings. Since the measurement, the clock may
 //! have moved by that much.
 //!
-//! What it does not do: read clocks, or tell a step from a rate ([`SteeredRate::restart`]).
+//! A difference that no kernel would slew is a step, and shows no rate.
+//!
+//! What it does not do: read clocks.
 
 use std::collections::VecDeque;
 
@@ -14,6 +16,9 @@ use timevisor_time::{Duration, Instant, Period, Utc};
 const SPAN: Duration = Duration::from_secs(16);
 /// Between readings that are closer, the readings' own errors weigh too much.
 const SHORTEST: Duration = Duration::from_millis(20);
+/// The kernel lets a tick be a tenth longer or shorter, and the frequency 500 ppm beside it
+/// (kernel/time/ntp.c): what is beyond is a step.
+const FASTEST: f64 = 0.1006;
 
 /// A reading: the counter before and after, and the clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +50,12 @@ impl SteeredRate {
                 return;
             }
             let apart = (moved - least).max(most - moved).max(Duration::ZERO);
-            self.seen.push_back((reading.clock, apart.as_secs_f64() / most.as_secs_f64()));
+            let apart = apart.as_secs_f64() / most.as_secs_f64();
+            if apart > FASTEST {
+                self.restart();
+            } else {
+                self.seen.push_back((reading.clock, apart));
+            }
         }
         self.last = Some(reading);
         while self.seen.front().is_some_and(|(at, _)| reading.clock - *at > SPAN) {
@@ -55,11 +65,12 @@ impl SteeredRate {
 
     /// By how much steering may have moved the clock since a measurement of this age: the largest
     /// distance of the two rates lately, for that long. Clocks that differ may date a measurement
-    /// after the reading, so the sign of `age` does not matter.
+    /// after the reading, so the sign of `age` does not matter. `None` while no rate was seen: a
+    /// servo that ended long ago may have left the clock at any.
     #[must_use]
-    pub fn moved_within(&self, age: Duration) -> Duration {
-        let largest = self.seen.iter().map(|(_, apart)| *apart).fold(0.0, f64::max);
-        Duration::from_secs_f64(age.as_secs_f64().abs() * largest)
+    pub fn moved_within(&self, age: Duration) -> Option<Duration> {
+        let largest = self.seen.iter().map(|(_, apart)| *apart).reduce(f64::max)?;
+        Some(Duration::from_secs_f64(age.as_secs_f64().abs() * largest))
     }
 
     /// The clock or the counter was stepped: what was seen across that is no rate.
@@ -81,7 +92,7 @@ mod tests {
 
     /// The clock's rate lately, in ppm: what it moves in a second, in us.
     fn ppm(rate: &SteeredRate) -> f64 {
-        rate.moved_within(Duration::from_secs(1)).as_secs_f64() * 1e6
+        rate.moved_within(Duration::from_secs(1)).map_or(0.0, |moved| moved.as_secs_f64() * 1e6)
     }
 
     #[test]
@@ -102,7 +113,7 @@ mod tests {
         rate.restart();
         let reading = Reading { before: 0, clock: Instant::from_unix_nanos(0), after: 1 };
         rate.observe(reading, counter());
-        assert_eq!(rate.moved_within(Duration::from_secs(1)), Duration::ZERO);
+        assert_eq!(rate.moved_within(Duration::from_secs(1)), None);
     }
 
     /// Two readings a second apart with a clock that gained 100 us: 100 ppm, and what the readings
@@ -112,13 +123,41 @@ mod tests {
         let mut rate = SteeredRate::default();
         let start = Instant::from_unix_nanos(0);
         rate.observe(Reading { before: 0, clock: start, after: 0 }, counter());
-        assert_eq!(rate.moved_within(Duration::from_secs(9)), Duration::ZERO, "no rate yet");
+        assert_eq!(rate.moved_within(Duration::from_secs(9)), None, "no rate yet");
         let clock = start + Duration::from_micros(1_000_100);
         rate.observe(Reading { before: SECOND, clock, after: SECOND }, counter());
         for (age, moved_us) in [(0, 0), (2, 200), (-3, 300)] {
-            let moved = rate.moved_within(Duration::from_secs(age));
+            let moved = rate.moved_within(Duration::from_secs(age)).unwrap();
             let wanted = Duration::from_micros(moved_us);
             assert!((moved - wanted).abs() < Duration::from_nanos(1), "{age}: {moved}");
+        }
+    }
+
+    /// ptp4l sets a clock right at its first offsets, by hours if need be.
+    #[test]
+    fn a_step_is_no_rate() {
+        let mut rate = SteeredRate::default();
+        let mut clock = Instant::from_unix_nanos(1_700_000_000_000_000_000);
+        for second in 0..3u64 {
+            rate.observe(
+                Reading { before: second * SECOND, clock, after: second * SECOND },
+                counter(),
+            );
+            clock = clock + Duration::from_micros(1_000_020);
+        }
+        assert!((20.0..20.1).contains(&ppm(&rate)), "{}", ppm(&rate));
+        for step in [-36, 36] {
+            clock = clock + Duration::from_secs(step);
+            let count = 3 * SECOND;
+            rate.observe(Reading { before: count, clock, after: count }, counter());
+            assert_eq!(rate.moved_within(Duration::from_secs(1)), None, "{step}");
+            clock = clock + Duration::from_micros(1_000_050);
+            let count = 4 * SECOND;
+            rate.observe(Reading { before: count, clock, after: count }, counter());
+            assert!((50.0..50.1).contains(&ppm(&rate)), "{}", ppm(&rate));
+            rate = SteeredRate::default();
+            let from = clock - Duration::from_secs(1);
+            rate.observe(Reading { before: 2 * SECOND, clock: from, after: 2 * SECOND }, counter());
         }
     }
 
@@ -133,6 +172,6 @@ mod tests {
             let clock = start + counter().span(count) + error;
             rate.observe(Reading { before: count, clock, after: count }, counter());
         }
-        assert_eq!(rate.moved_within(Duration::from_secs(1)), Duration::ZERO);
+        assert_eq!(rate.moved_within(Duration::from_secs(1)), None);
     }
 }

@@ -52,11 +52,11 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     wait(&mut guest, "the guest's clock is synchronized", |status| {
         Ok(status["clock"]["status"] == "synchronized")
     })?;
-    let first = readings(&mut guest, offset)?;
+    let first = readings(&mut guest, offset).or_else(|error| explained(&mut guest, error))?;
     let status = wait(&mut guest, "ptp4l has locked", |status| {
         Ok(detail(status).is_some_and(|text| text.contains("ptp4l is SLAVE")))
     })?;
-    let last = readings(&mut guest, offset)?;
+    let last = readings(&mut guest, offset).or_else(|error| explained(&mut guest, error))?;
     let detail = detail(&status).unwrap_or_default();
     mentions(&detail, &["TAI - UTC = 36 s", "does not vouch for", "the leap table says 37 s"])?;
     guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
@@ -168,6 +168,14 @@ fn readings(guest: &mut Guest, offset: i64) -> anyhow::Result<Seen> {
         seen.worst_ns = seen.worst_ns.max((ns("estimate_ns")? - true_ns).abs());
     }
     Ok(seen)
+}
+
+/// The error with what the guest says of its clock, its references and its TSC.
+fn explained<T>(guest: &mut Guest, error: anyhow::Error) -> anyhow::Result<T> {
+    let told = guest
+        .sh("dmesg | grep -i -e tsc -e clocksource | tail -n 8; cat /run/ptp4l.log | tail -n 12; \
+         cat /run/timevisord.log | tail -n 12; timevisor status --json");
+    Err(error.context(format!("the guest's logs:\n{}", told.unwrap_or_default())))
 }
 
 /// The driver of the guest's PHC lets go of it, and takes it again, while the daemon has it open.

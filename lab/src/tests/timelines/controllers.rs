@@ -85,8 +85,6 @@ impl Outcome {
 struct Cell {
     page: HostPage,
     controllers: [(GuestReader, i64); 2],
-    /// timevisord begins again: for a moment its pages may say that nothing is known.
-    restarting: bool,
     fired: usize,
     refused: usize,
     error_ns: i64,
@@ -136,10 +134,7 @@ impl Cell {
                     ensure!(half_width_ns.cast_signed() > plan.max_error_ns, "{outcome:?}");
                     self.refused += 1;
                 }
-                Outcome::NoTime => {
-                    ensure!(self.restarting, "the time is lost without a reason");
-                    self.refused += 1;
-                }
+                Outcome::NoTime => bail!("the time is lost without a reason"),
                 Outcome::TooLate => {}
             }
         }
@@ -217,7 +212,6 @@ pub(crate) fn controllers(ctx: &Context) -> anyhow::Result<String> {
     let mut cell = Cell {
         page: HostPage::open(host.directory())?,
         controllers: [start(&host, a)?, start(&host, b)?],
-        restarting: false,
         fired: 0,
         refused: 0,
         error_ns: 0,
@@ -257,7 +251,6 @@ pub(crate) fn controllers(ctx: &Context) -> anyhow::Result<String> {
 
     host.kill();
     let alone = cell.until_refused("refusing without timevisord", limit_ns)?;
-    cell.restarting = true;
     host.restart()?;
     let resumed = cell.until("timevisord is back", limit_ns, Outcome::has_fired)?;
     Ok(format!(
