@@ -90,7 +90,10 @@ fn text(status: &Status) -> String {
         );
     }
     if let Some(server) = &status.server {
-        let list = counted(&server.requests, "no requests yet");
+        let list = match &server.problem {
+            Some(problem) => format!("does not run: {problem}"),
+            None => counted(&server.requests, "no requests yet"),
+        };
         out += &format!("NTP server   {}: {list}\n", server.listen.join(", "));
         if let Some(nts) = &server.nts {
             out += &key_establishment(nts);

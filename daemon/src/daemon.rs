@@ -82,6 +82,8 @@ pub struct Daemon {
     control: Control,
     server: Option<Server>,
     server_due: Option<ServerDue>,
+    /// Why there is none although the configuration wants one.
+    server_problem: Option<String>,
     signals: Signals,
     notifier: Notifier,
     started: Duration,
@@ -145,6 +147,7 @@ impl Daemon {
             control,
             server,
             server_due: None,
+            server_problem: None,
             signals,
             notifier,
             started: now,
@@ -460,7 +463,7 @@ impl Daemon {
                     &self.references,
                     self.vms.len(),
                     discipline,
-                    self.server.as_ref(),
+                    self.report_server(),
                     self.started,
                 )
             }

@@ -175,6 +175,13 @@ impl Report {
         self.alarm_s.is_some() && self.exit_s.is_none()
     }
 
+    /// How long after truth was lost the alarm came, s; 0 if before. `None` without an alarm.
+    #[must_use]
+    pub fn alarm_delay_s(&self) -> Option<f64> {
+        let alarm = self.alarm_s?;
+        Some(self.exit_s.map_or(0.0, |exit| (alarm - exit).max(0.0)))
+    }
+
     fn judge(&self, scenario: &Scenario, points: &[Point]) -> Vec<Failure> {
         let limits = &scenario.limits;
         let known = scenario.known_failure.as_ref().map_or(&[][..], |k| &k.limits);
@@ -225,6 +232,19 @@ impl Report {
         failures.at_most("disruptions", self.disruptions as f64, Some(limits.disruptions as f64));
         failures.at_most("max_jump_ns", self.max_jump_ns, limits.max_jump_ns);
         failures.at_most("max_correction_us", self.max_correction_us, limits.max_correction_us);
+        if let Some(limit) = limits.detected_within_s {
+            let delay = self.alarm_delay_s();
+            failures.add("detected_within_s", delay.is_some_and(|delay| delay <= limit), || {
+                delay.map_or_else(
+                    || "no alarm came".to_owned(),
+                    |delay| {
+                        format!(
+                            "the alarm came {delay} s after truth left the bounds, above {limit} s"
+                        )
+                    },
+                )
+            });
+        }
         if let Some(wanted) = limits.detected {
             failures.add("detected", self.is_detected() == wanted, || match (self.alarm_s, self.exit_s) {
                 (None, None) => "no alarm, but truth never left the bounds".to_owned(),

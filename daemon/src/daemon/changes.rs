@@ -4,10 +4,14 @@
 //! A change happens as a whole or not at all, and nothing that references said is forgotten unless
 //! they go.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use timevisor_estimate::Slot;
 use timevisor_linux::clock::{boot_id, monotonic};
-use timevisor_protocols::control::{Changed, ErrorCode, Request, Response, SourceAdd};
+use timevisor_protocols::control::{
+    Changed, ErrorCode, Request, Response, ServerSummary, SourceAdd,
+};
 use timevisor_time::Duration;
 
 use super::Daemon;
@@ -231,8 +235,21 @@ impl Daemon {
         }
         // Its thread ends, and with it the sockets that the next one needs.
         self.server = None;
+        self.server_problem = None;
         let wanted = !self.config.server.listen.is_empty();
         self.server_due = wanted.then_some(ServerDue { next: now, until: now + SERVER_PATIENCE });
+    }
+
+    /// What `status` says of the NTP server.
+    pub(super) fn report_server(&self) -> Option<ServerSummary> {
+        let missing = |problem: &String| ServerSummary {
+            listen: self.config.server.listen.iter().map(ToString::to_string).collect(),
+            problem: Some(problem.clone()),
+            requests: BTreeMap::new(),
+            nts: None,
+        };
+        let running = self.server.as_ref().map(Server::report);
+        running.or_else(|| self.server_problem.as_ref().map(missing))
     }
 
     /// Starts the NTP server when the sockets of the one before are free.
@@ -245,9 +262,9 @@ impl Daemon {
                 self.publish();
             }
             Err(error) if now >= due.until => {
-                tracing::error!(
-                    "there is no NTP server now: {error:#}; correct [server] and reload"
-                );
+                let problem = format!("{error:#}; correct [server] and reload");
+                tracing::error!("there is no NTP server now: {problem}");
+                self.server_problem = Some(problem);
             }
             Err(_) => self.server_due = Some(ServerDue { next: now + SERVER_RETRY, ..due }),
         }

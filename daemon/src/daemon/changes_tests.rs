@@ -74,6 +74,20 @@ fn a_reload_applies_what_it_says_and_names_the_rest() {
     assert_eq!(bench.applied(""), ["[clock]"]);
     assert_eq!(slew(&bench), None);
 
+    // A server whose socket somebody else has is missing, and status says so.
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap();
+    assert_eq!(bench.applied(&format!("[server]\nlisten = [\"{listen}\"]")), ["[server]"]);
+    bench.daemon.start_server(monotonic());
+    assert_eq!(bench.daemon.report_server(), None, "it is tried again for a while");
+    bench.daemon.start_server(monotonic() + SERVER_RETRY + SERVER_PATIENCE);
+    let missing = bench.daemon.report_server().unwrap();
+    let problem = missing.problem.unwrap();
+    assert!(problem.contains("correct [server] and reload"), "{problem}");
+    assert_eq!(missing.listen, [listen.to_string()]);
+    assert_eq!(bench.applied(""), ["[server]"]);
+    assert_eq!(bench.daemon.report_server(), None);
+
     // What takes a restart is named, and stays as it was.
     let changed = bench.reload("[clock]\nvalidity = \"20s\"\nstale_after = \"95s\"").unwrap();
     assert_eq!(changed.changes, ["[clock] is in force as it is in the file"]);

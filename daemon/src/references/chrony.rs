@@ -195,7 +195,8 @@ impl Driver for Chrony {
 /// chronyd as a server that follows another one.
 fn source(tracking: &Tracking) -> Source {
     let stratum = u8::try_from(tracking.stratum).unwrap_or(u8::MAX);
-    Source::new(Ipv4Addr::LOCALHOST.into(), stratum, tracking.reference_id.to_be_bytes())
+    let own = Ipv4Addr::LOCALHOST.into();
+    Source::new(own, stratum, tracking.reference_id.to_be_bytes()).on_this_machine()
 }
 
 /// chronyd slews by at most `maxslewrate`, which the kernel limits to a tenth; an eighth leaves

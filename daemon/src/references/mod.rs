@@ -130,9 +130,9 @@ trait Driver {
     }
     /// Takes over whose word the facts are that it keeps from `before`, which it replaces.
     fn inherit(&mut self, _before: &dyn Driver, _now: Duration) {}
-    /// The certificate, DER, of the party that its answers are authenticated by.
-    fn certificate(&self) -> Option<&[u8]> {
-        None
+    /// The certificates, DER, that the party which authenticates its answers has shown lately.
+    fn certificates(&self) -> Vec<&[u8]> {
+        Vec::new()
     }
     /// The server that another reference asks already, for which this one is idle.
     fn duplicate(&self) -> Option<SocketAddr> {
@@ -317,8 +317,8 @@ impl Reference {
     /// They read the same clock, or are authenticated as the same party.
     fn is_one_with(&self, other: &Self) -> bool {
         let clock = self.local_clock.is_some() && self.local_clock == other.local_clock;
-        let party = self.driver.certificate();
-        clock || (party.is_some() && party == other.driver.certificate())
+        let parties = other.driver.certificates();
+        clock || self.driver.certificates().iter().any(|party| parties.contains(party))
     }
 
     /// Acts because its time has come.

@@ -379,6 +379,7 @@ impl Ntp {
         if let Some(peer) = self.path.peer().map(|peer| peer.ip()) {
             self.last = Some(Last { response, peer, round_trip, at: now, stamped });
             let source = Source::new(peer, response.stratum, response.reference_id);
+            let source = if self.path.leads_here() { source.on_this_machine() } else { source };
             self.sources.heard(source, now);
         }
         Some(Exchange { ta, tb, te, tf, error: response.error_budget() })
@@ -400,9 +401,9 @@ impl Ntp {
         sources.into_iter().for_each(|source| self.sources.heard(source, now));
     }
 
-    /// Returns the certificate of the party that answers, with NTS.
-    pub fn certificate(&self) -> Option<&[u8]> {
-        self.nts.as_ref().and_then(Nts::certificate)
+    /// Returns the certificates of the party that answers, with NTS.
+    pub fn certificates(&self) -> Vec<&[u8]> {
+        self.nts.iter().flat_map(Nts::certificates).collect()
     }
 
     /// Returns the server that another reference asks already instead of this one.

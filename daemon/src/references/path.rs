@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use timevisor_linux::udp::{Sockets, UdpClient};
 use timevisor_protocols::ntp::{Candidates, Step};
+use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
 use timevisor_time::Duration;
 
 use super::Surroundings;
@@ -280,6 +281,12 @@ impl Path {
     /// Our own address on the way to the server.
     pub fn source(&self) -> Option<IpAddr> {
         self.source
+    }
+
+    /// The server is the daemon at this machine's NTP port: the way to it begins at its address.
+    pub fn leads_here(&self) -> bool {
+        self.peer()
+            .is_some_and(|peer| peer.port() == DEFAULT_NTP_PORT && self.source == Some(peer.ip()))
     }
 
     /// The server gave a usable answer.

@@ -252,8 +252,8 @@ impl Driver for Server {
         self.ntp.inherit(before.sources(), now);
     }
 
-    fn certificate(&self) -> Option<&[u8]> {
-        self.ntp.certificate()
+    fn certificates(&self) -> Vec<&[u8]> {
+        self.ntp.certificates()
     }
 
     fn duplicate(&self) -> Option<SocketAddr> {

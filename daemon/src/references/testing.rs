@@ -164,11 +164,21 @@ pub fn silence(references: &mut [Reference], now: &mut Duration, until: Duration
 
 /// A reference whose facts come from these sources.
 pub fn saying(sources: &[Source]) -> Reference {
-    let driver = Box::new(Said(sources.to_vec()));
+    let driver = Box::new(Said { sources: sources.to_vec(), certificates: Vec::new() });
     Reference { driver, offline: false, local_clock: None }
 }
 
-struct Said(Vec<Source>);
+/// A reference whose answers were authenticated with these certificates.
+pub fn authenticated(certificates: &[&[u8]]) -> Reference {
+    let certificates = certificates.iter().map(|der| der.to_vec()).collect();
+    let driver = Box::new(Said { sources: Vec::new(), certificates });
+    Reference { driver, offline: false, local_clock: None }
+}
+
+struct Said {
+    sources: Vec<Source>,
+    certificates: Vec<Vec<u8>>,
+}
 
 impl Driver for Said {
     fn poll_at(&self) -> Duration {
@@ -180,7 +190,11 @@ impl Driver for Said {
     }
 
     fn sources(&self) -> Vec<Source> {
-        self.0.clone()
+        self.sources.clone()
+    }
+
+    fn certificates(&self) -> Vec<&[u8]> {
+        self.certificates.iter().map(Vec::as_slice).collect()
     }
 
     fn restart(&mut self, _now: Duration) {}

@@ -3,7 +3,7 @@
 use timevisor_protocols::ntp::Source;
 use timevisor_time::Duration;
 
-use super::testing::{Host, NtpServer, exchange, saying, silence};
+use super::testing::{Host, NtpServer, authenticated, exchange, saying, silence};
 use super::{Reference, arrangement};
 use crate::config::{Config, ReferenceConfig};
 
@@ -96,4 +96,18 @@ fn a_chain_of_signs_makes_one_witness() {
         clock("CLOCK_REALTIME", &[source([127, 0, 0, 1], ONE)]),
     ];
     assert_eq!(Reference::witnesses(&all), [0, 0, 2, 3, 0]);
+}
+
+/// A renewed certificate reaches two references of one party days apart, with their next keys.
+#[test]
+fn one_party_stays_one_witness_while_its_certificate_is_renewed() {
+    let (old, new, other) = (&b"old"[..], &b"new"[..], &b"other"[..]);
+    let all = [
+        authenticated(&[old]),
+        authenticated(&[other]),
+        authenticated(&[old, new]),
+        authenticated(&[new]),
+        authenticated(&[]),
+    ];
+    assert_eq!(Reference::witnesses(&all), [0, 1, 0, 0, 4]);
 }

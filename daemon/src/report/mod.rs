@@ -13,14 +13,13 @@ use timevisor_clock_page::{ClockStatus as PageStatus, Counter, Reader};
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
     ClockStatus, ClockSummary, CounterSummary, ErrorBody, ErrorCode, Now,
-    Reference as ReferenceReport, Response, Status, Timescale,
+    Reference as ReferenceReport, Response, ServerSummary, Status, Timescale,
 };
 use timevisor_time::{Duration, Instant, Tai};
 
 use crate::clock::{HostClock, hex};
 use crate::discipline::Discipline;
 use crate::references::Reference;
-use crate::server::Server;
 
 pub use self::sources::sources;
 pub use self::tracking::tracking;
@@ -69,7 +68,7 @@ pub fn status(
     references: &[Reference],
     vms: usize,
     discipline: Option<&Discipline>,
-    server: Option<&Server>,
+    server: Option<ServerSummary>,
     started: Duration,
 ) -> Response {
     Response::Status(Box::new(Status {
@@ -87,7 +86,7 @@ pub fn status(
         references: all(clock, references),
         leap_table: clock.leap.summary(clock.present()),
         discipline: discipline.map(Discipline::report),
-        server: server.map(Server::report),
+        server,
         vms: vms as u64,
     }))
 }

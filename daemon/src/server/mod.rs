@@ -128,6 +128,7 @@ impl Server {
         let names = Tally::ALL.iter().map(|tally| tally.name().to_owned());
         ServerSummary {
             listen: self.listen.clone(),
+            problem: None,
             requests: names.zip(counts).collect(),
             nts: self.nts.as_ref().map(Nts::report),
         }

@@ -145,6 +145,9 @@ impl HardBounds {
         diagnosis: &Diagnosis<WANDER_MODELS>,
     ) -> Option<Duration> {
         let (wander, bounds) = (self.wander.possible(), &self.parameters.bounds);
+        if self.exchanges == bounds.lookback_after {
+            self.lookback.begin();
+        }
         let early = self.lookback.observe(exchange, round_trip, diagnosis, wander, bounds)?;
         (self.exchanges > bounds.lookback_after).then(|| Duration::from_secs_f64(early))
     }
@@ -242,7 +245,7 @@ impl HardBounds {
         self.level1 = Some(alone);
         self.level2 = Some(self.fresh(&alone));
         self.guard = Guard::new();
-        self.lookback.start_over();
+        self.lookback = Lookback::default();
         self.rebuild = Some(Rebuild { before, left: self.parameters.rebuild_exchanges });
     }
 
@@ -286,7 +289,12 @@ impl HardBounds {
         };
         let rho = self.parameters.measured_rate.ppb();
         let centre = self.limits.middle().relative_to(self.nominal) * 1e9;
-        if (middle - centre).abs() <= rho / 3.0 || half > rho / 3.0 {
+        let moved = (middle - centre).abs();
+        // With a wander that was raised, or a poor path, the rate itself is known badly. Then it has
+        // to have moved for certain; and the limits that are wider for it end when it is known well.
+        let has_moved = moved > rho / 3.0 && half <= moved;
+        let is_wide = self.limits.half_width().ppb() > rho * 4.0 / 3.0 && half <= rho / 3.0;
+        if !has_moved && !is_wide {
             return;
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below rho")]

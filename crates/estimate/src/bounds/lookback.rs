@@ -12,6 +12,9 @@
 //! crystal warms up faster than `lookback_wander` times the floor. Nothing is ever narrowed by it;
 //! it only takes trust away (docs/decisions/0039-a-worst-case-from-the-operators-statement.md).
 //!
+//! The first steep change is a reason for doubt, the next ones are not: for a week the oscillator is
+//! taken to do what it has shown, and everything that the statement permits is tolerated.
+//!
 //! An estimate whose path has become shorter since, and a message whose round trip says that it
 //! came on a longer path, are left out.
 
@@ -27,6 +30,10 @@ use crate::parameters::{BoundParameters, WANDER_MODELS};
 const KEPT: usize = 16;
 /// A round trip that is so many margins below the minimum came on another path.
 const SHORTER: f64 = 3.0;
+/// So long an oscillator that moved fast once may do so again, s.
+const REMEMBERED_S: f64 = 7.0 * 86_400.0;
+/// So long the estimate of the rate lags behind an oscillator that moves fast, s.
+const LAG_S: f64 = 120.0;
 /// So many long round trips in a row came on another path: of ordinary queueing, once a day.
 const LONGER: usize = 6;
 
@@ -92,10 +99,16 @@ impl Said {
         -forward.min(backward)
     }
 
-    /// What an honest oscillator may have done since, s.
-    fn tolerance(&self, exchange: &Exchange, wander: f64, p: &BoundParameters) -> f64 {
+    /// What an honest oscillator may have done since, s, if its rate changes by at most `wander`,
+    /// 1/s, and did so for `lag` s before.
+    fn tolerance(
+        &self,
+        exchange: &Exchange,
+        (wander, lag): (f64, f64),
+        p: &BoundParameters,
+    ) -> f64 {
         let age = self.period.span(exchange.tf.wrapping_sub(self.at)).as_secs_f64();
-        p.lookback_wander * wander * age * age / 2.0
+        wander * age * (age / 2.0 + lag)
             + p.lookback_sigmas * (self.error + self.error_growth * age)
             + p.guard_error * exchange.error.as_secs_f64()
     }
@@ -110,12 +123,21 @@ pub struct Lookback {
     settling: usize,
     /// Round trips in a row that are too long for the path.
     long: usize,
+    /// Counter value at which the oscillator, or the clock that it is compared with, last moved
+    /// faster than `lookback_wander` permits.
+    moved_fast: Option<u64>,
 }
 
 impl Lookback {
     /// Forgets all estimates.
     pub fn start_over(&mut self) {
         self.said.clear();
+    }
+
+    /// From now on it is judged: what seemed to move fast while the estimator learned the path does
+    /// not count.
+    pub fn begin(&mut self) {
+        self.moved_fast = None;
     }
 
     /// By how much (s) an exchange came too early for the oscillator; `round_trip` (s) is without
@@ -129,7 +151,8 @@ impl Lookback {
         parameters: &BoundParameters,
     ) -> Option<f64> {
         let queueing = diagnosis.queueing[0] + diagnosis.queueing[1];
-        let mut worst = 0.0_f64;
+        let (mut worst, mut fast) = (0.0_f64, false);
+        let permitted = self.permitted(exchange.tf, wander, parameters);
         let (mut shorter, mut long) = (false, false);
         for said in &mut self.said {
             said.shortest = said.shortest.min(round_trip);
@@ -142,9 +165,14 @@ impl Lookback {
             let same_path = said.shortest >= minimum - margin && round_trip <= longest;
             let later = exchange.ta.wrapping_sub(said.at) >> 63 == 0;
             if same_path && later {
-                let tolerance = said.tolerance(exchange, wander, parameters) + margin;
-                worst = worst.max(said.early_by(exchange) - tolerance);
+                let early = said.early_by(exchange) - margin;
+                let moderate = (parameters.lookback_wander * wander, 0.0);
+                fast |= early > said.tolerance(exchange, moderate, parameters);
+                worst = worst.max(early - said.tolerance(exchange, permitted, parameters));
             }
+        }
+        if fast {
+            self.moved_fast = Some(exchange.tf);
         }
         self.long = if long { self.long + 1 } else { 0 };
         if shorter || self.long >= LONGER {
@@ -154,6 +182,17 @@ impl Lookback {
             return None;
         }
         (worst > 0.0).then_some(worst)
+    }
+
+    /// How fast the rate may change without a doubt, 1/s, and may have changed for how long before
+    /// an estimate, s.
+    fn permitted(&self, now: u64, wander: f64, parameters: &BoundParameters) -> (f64, f64) {
+        let age = |since: u64, said: &Said| said.period.span(now.wrapping_sub(since)).as_secs_f64();
+        let lately = self
+            .moved_fast
+            .zip(self.said.back())
+            .is_some_and(|(since, said)| age(since, said) < REMEMBERED_S);
+        if lately { (wander, LAG_S) } else { (parameters.lookback_wander * wander, 0.0) }
     }
 
     /// Keeps what the estimator says after the newest exchange.

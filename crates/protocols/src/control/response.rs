@@ -145,8 +145,11 @@ pub struct Status {
 /// The NTP server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServerSummary {
-    /// The addresses on which it listens.
+    /// The addresses on which it listens, or should.
     pub listen: Vec<String>,
+    /// Why it does not run, after a reload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// Requests by outcome, named by [`crate::ntp::server::Tally::name`].
     pub requests: BTreeMap<String, u64>,
     /// Its key establishment, if it serves NTS.

@@ -2,8 +2,8 @@
 //! is one vote.
 //!
 //! A server of stratum 2 or more names its source in its reference id (RFC 5905 section 7.3). Two
-//! servers with the same source, or of which one is the other's source, are one witness. Ids of
-//! reference clocks (127.127.t.u), of smearing servers and empty ones name no server.
+//! servers with the same source, or of which one is the other's source, are one witness; and so are
+//! two ways to ask this machine's own daemon. Ids of reference clocks (127.127.t.u), of smearing servers and empty ones name no server.
 //!
 //! What it does not do: prove independence. A server may lie about its source and share the vote of
 //! an honest one, which makes witnesses fewer: the estimate's vote allows for that
@@ -20,6 +20,8 @@ pub struct Source {
     pub own: [u8; 4],
     /// The id of the server that this one is synchronized to; `None` where it names none.
     pub upstream: Option<[u8; 4]>,
+    /// It is the daemon at this machine's NTP port, whatever the address by which it was asked.
+    pub is_local: bool,
 }
 
 impl Source {
@@ -30,12 +32,21 @@ impl Source {
             && reference_id != [0; 4]
             && reference_id[0] != 127
             && !refid::declares_smear(reference_id, stratum);
-        Self { own: refid::of_address(address), upstream: names_a_server.then_some(reference_id) }
+        let upstream = names_a_server.then_some(reference_id);
+        Self { own: refid::of_address(address), upstream, is_local: false }
+    }
+
+    /// The same, of the daemon at this machine's NTP port.
+    #[must_use]
+    pub const fn on_this_machine(self) -> Self {
+        Self { is_local: true, ..self }
     }
 
     fn is_one_with(&self, other: &Self) -> bool {
         let same = self.upstream.is_some() && self.upstream == other.upstream;
-        same || self.upstream == Some(other.own) || other.upstream == Some(self.own)
+        same || (self.is_local && other.is_local)
+            || self.upstream == Some(other.own)
+            || other.upstream == Some(self.own)
     }
 }
 
@@ -66,6 +77,10 @@ mod tests {
         vec![Source::new(IpAddr::from([10, 0, 0, last]), stratum, reference_id)]
     }
 
+    fn local(first: u8, reference_id: [u8; 4]) -> Vec<Source> {
+        vec![Source::new(IpAddr::from([first, 0, 0, 1]), 1, reference_id).on_this_machine()]
+    }
+
     #[test]
     fn servers_with_one_source_are_one_witness() {
         let gps = *b"GPS\0";
@@ -79,6 +94,8 @@ mod tests {
             (vec![source(1, 10, [127, 127, 1, 1]), source(2, 10, [127, 127, 1, 1])], vec![0, 1]),
             (vec![source(1, 3, [0; 4]), source(2, 3, [0; 4])], vec![0, 1]),
             (vec![vec![], source(1, 2, [9, 9, 9, 9]), vec![]], vec![0, 1, 2]),
+            // This machine's chronyd with a reference clock, by its command port and by NTP.
+            (vec![local(127, gps), source(1, 1, gps), local(10, gps)], vec![0, 1, 0]),
             // The first had another server before, whose facts still count.
             (
                 vec![

@@ -41,6 +41,9 @@ pub struct Limits {
     /// The status became `unreliable` after `fault_at_s` and before truth left bounds that were
     /// vouched for.
     pub detected: Option<bool>,
+    /// For a fault that is faster than a poll: the status became `unreliable` before truth left
+    /// bounds that were vouched for, or at most so many seconds later.
+    pub detected_within_s: Option<f64>,
     /// Limits that need not hold in every one of several runs, by name, each with the reason. A
     /// name covers the limit of the whole run and those of the windows.
     pub share: BTreeMap<String, Share>,
@@ -186,6 +189,7 @@ impl Default for Limits {
             synchronized: None,
             disruptions: 0,
             detected: None,
+            detected_within_s: None,
             share: BTreeMap::new(),
             uncalibrated: None,
             false_alarms_per_day: None,
@@ -198,7 +202,7 @@ impl Default for Limits {
 
 /// What [`KnownFailure::limits`] and [`Limits::share`] may name: the limits, and the rules that
 /// hold without being stated.
-pub(super) const NAMES: [&str; 17] = [
+pub(super) const NAMES: [&str; 18] = [
     "rms_us",
     "p99_us",
     "max_us",
@@ -211,6 +215,7 @@ pub(super) const NAMES: [&str; 17] = [
     "max_jump_ns",
     "max_correction_us",
     "detected",
+    "detected_within_s",
     "see",
     "never",
     "at_end",

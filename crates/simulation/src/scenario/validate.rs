@@ -192,7 +192,7 @@ fn limits(s: &Scenario) -> Result<(), String> {
         require(!share.why.is_empty(), &problem("why is empty; say why no more can be asked"))?;
     }
     require(
-        l.detected.is_none() || s.fault_at_s.is_some(),
+        (l.detected.is_none() && l.detected_within_s.is_none()) || s.fault_at_s.is_some(),
         "limits.detected needs fault_at_s: when does the fault begin?",
     )?;
     for window in &l.windows {

@@ -11,7 +11,7 @@
 
 mod connection;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, anyhow};
@@ -28,6 +28,8 @@ use crate::config::NtsServer;
 
 /// How often to check for the thread's result.
 const ASKING: Duration = Duration::from_millis(50);
+/// So many certificates of a server are remembered: keys hold for days, certificates for weeks.
+const KEPT_CERTIFICATES: usize = 4;
 /// How often to check whether the time is known well enough now for a certificate that the time
 /// excluded.
 const LOOKING_AGAIN: Duration = Duration::from_secs(2);
@@ -54,8 +56,8 @@ pub struct Nts {
     running: Background<Result<Keys>>,
     /// The server for which the keys are valid.
     peer: Option<SocketAddr>,
-    /// The certificate with which the keys came, DER.
-    certificate: Option<Vec<u8>>,
+    /// The certificates with which the last keys came, DER, the newest last.
+    certificates: VecDeque<Vec<u8>>,
     /// Why the last key establishment failed.
     failed: Option<String>,
     /// The defect of the certificate, if the time was the reason.
@@ -72,7 +74,7 @@ impl Nts {
             establish,
             running: Background::default(),
             peer: None,
-            certificate: None,
+            certificates: VecDeque::new(),
             failed: None,
             untimely: None,
             told: BTreeSet::new(),
@@ -144,9 +146,10 @@ impl Nts {
         self.peer
     }
 
-    /// The certificate of the party that the keys came from, DER.
-    pub fn certificate(&self) -> Option<&[u8]> {
-        self.certificate.as_deref()
+    /// The certificates of the parties that the last keys came from, DER. Of those that a server has
+    /// renewed, others may still hold the former one.
+    pub fn certificates(&self) -> impl Iterator<Item = &[u8]> {
+        self.certificates.iter().map(Vec::as_slice)
     }
 
     /// The datagram for a request; `None` if keys are needed first.
@@ -224,7 +227,12 @@ impl Nts {
             keys.peer
         );
         self.peer = Some(keys.peer);
-        self.certificate = Some(keys.certificate);
+        if self.certificates.back() != Some(&keys.certificate) {
+            self.certificates.push_back(keys.certificate);
+        }
+        if self.certificates.len() > KEPT_CERTIFICATES {
+            self.certificates.pop_front();
+        }
         self.failed = None;
         self.told.clear();
         self.association.established(now, keys.established);
