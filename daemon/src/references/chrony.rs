@@ -17,7 +17,7 @@ use timevisor_linux::datagram::UnixClient;
 use timevisor_linux::udp::UdpClient;
 use timevisor_protocols::chrony::{Tracking, parse_reply, request};
 use timevisor_protocols::control::Reference as Report;
-use timevisor_protocols::ntp::Source;
+use timevisor_protocols::ntp::{Port, Source};
 use timevisor_time::{Duration, Period};
 
 use super::sources::Sources;
@@ -196,7 +196,7 @@ impl Driver for Chrony {
 fn source(tracking: &Tracking) -> Source {
     let stratum = u8::try_from(tracking.stratum).unwrap_or(u8::MAX);
     let own = Ipv4Addr::LOCALHOST.into();
-    Source::new(own, stratum, tracking.reference_id.to_be_bytes()).on_this_machine()
+    Source::new(own, stratum, tracking.reference_id.to_be_bytes()).on_this_machine(Port::Command)
 }
 
 /// chronyd slews by at most `maxslewrate`, which the kernel limits to a tenth; an eighth leaves

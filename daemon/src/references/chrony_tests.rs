@@ -102,7 +102,7 @@ fn reference(chronyd: &Chronyd) -> Reference {
 fn chronyd_asked_by_ntp_too_is_one_witness() {
     let chronyd = Chronyd::new();
     let gps = Source::new([10, 0, 0, 9].into(), 1, *b"GPS\0");
-    let mut all = [saying(&[gps.on_this_machine()]), reference(&chronyd), saying(&[gps])];
+    let mut all = [saying(&[gps.on_this_machine(Port::Ntp)]), reference(&chronyd), saying(&[gps])];
     let mut now = Duration::ZERO;
     assert_eq!(ask(&mut all[1], &chronyd, &mut now, (*b"GPS\0", 0)), 1);
     assert_eq!(Reference::witnesses(&all), [0, 0, 2]);

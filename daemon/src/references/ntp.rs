@@ -16,8 +16,8 @@ use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp::Received;
 use timevisor_protocols::control::{NtpData, Reference as Report};
 use timevisor_protocols::ntp::{
-    Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Response, Source, Status, Step,
-    refid,
+    Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Port, Response, Source, Status,
+    Step, refid,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -379,7 +379,8 @@ impl Ntp {
         if let Some(peer) = self.path.peer().map(|peer| peer.ip()) {
             self.last = Some(Last { response, peer, round_trip, at: now, stamped });
             let source = Source::new(peer, response.stratum, response.reference_id);
-            let source = if self.path.leads_here() { source.on_this_machine() } else { source };
+            let source =
+                if self.path.leads_here() { source.on_this_machine(Port::Ntp) } else { source };
             self.sources.heard(source, now);
         }
         Some(Exchange { ta, tb, te, tf, error: response.error_budget() })

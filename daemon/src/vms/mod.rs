@@ -153,7 +153,8 @@ pub struct Vms {
 }
 
 impl Vms {
-    /// Other settings are configured: they count for VMs that are found from now on.
+    /// Other settings are configured: they count for VMs that are found from now on, and whose a VM is
+    /// for those that run.
     pub fn configure(&mut self, config: &Config) {
         let trusts_another = self.config.guests.discover != config.guests.discover;
         if config.guests != self.config.guests {
@@ -162,6 +163,7 @@ impl Vms {
         }
         self.config = config.clone();
         self.renew_rules();
+        self.retire_misowned();
         if trusts_another {
             self.tell_whom_discovery_trusts();
         }
@@ -203,7 +205,7 @@ impl Vms {
             }
             let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
             let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
-                self.judge_again(&entry, &qemu)?;
+                self.judge_again(&entry.name, entry.added, &qemu)?;
                 let index =
                     self.attach(qemu, &entry.name, entry.time_type, monitor, clock, Again::Yes)?;
                 self.served[index].added = entry.added;

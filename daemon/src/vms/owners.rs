@@ -9,7 +9,6 @@ use timevisor_linux::descriptors;
 use timevisor_protocols::control::{ErrorBody, ErrorCode};
 
 use super::prepared::Prepared;
-use super::registry::Entry;
 use super::{RESERVED_DESCRIPTORS, Vms};
 use crate::config::Config;
 use crate::report::error;
@@ -131,10 +130,10 @@ impl Vms {
         judge(name)
     }
 
-    /// Judges a VM that an earlier daemon served.
-    pub(super) fn judge_again(&self, entry: &Entry, qemu: &Qemu) -> Result<()> {
-        let name = &entry.name;
-        if let Some(then) = entry.added {
+    /// Judges a VM that is served already, or was by an earlier daemon: `added` is the owner if root
+    /// added it.
+    pub(super) fn judge_again(&self, name: &str, added: Option<Owner>, qemu: &Qemu) -> Result<()> {
+        if let Some(then) = added {
             let now = self.owner_of_added(qemu, name)?;
             ensure!(
                 now == then,

@@ -41,6 +41,22 @@ impl Vms {
         self.note();
     }
 
+    /// Retires VMs that belong to somebody else now, or are not to be found any more.
+    pub(super) fn retire_misowned(&mut self) {
+        let judged = |s: &Served| self.judge_again(&s.vm.name, s.added, &s.vm.qemu);
+        let refused: Vec<_> = self.served.iter().map(|s| judged(s).err()).collect();
+        for index in (0..refused.len()).rev() {
+            let Some(reason) = &refused[index] else { continue };
+            let served = self.served.remove(index);
+            tracing::warn!("VM {} is no longer served: {reason:#}", served.vm.name);
+            served.vm.retire();
+        }
+        if refused.iter().any(Option::is_some) {
+            self.note();
+            self.discovery.reconsider();
+        }
+    }
+
     fn part_with(&mut self, gone: impl Fn(&Served) -> bool) -> Vec<Served> {
         self.served.extract_if(.., |served| gone(served)).collect()
     }

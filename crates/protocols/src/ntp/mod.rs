@@ -50,4 +50,4 @@ pub use packet::{LeapIndicator, Mode, Packet, PacketError};
 pub use reject::RejectReason;
 pub use response::{KissCode, Response};
 pub use status::{Counters, Reach, Status};
-pub use witnesses::{Source, witnesses};
+pub use witnesses::{Port, Source, witnesses};

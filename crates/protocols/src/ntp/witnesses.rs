@@ -3,7 +3,7 @@
 //!
 //! A server of stratum 2 or more names its source in its reference id (RFC 5905 section 7.3). Two
 //! servers with the same source, or of which one is the other's source, are one witness; and so are
-//! two ways to ask this machine's own daemon. Ids of reference clocks (127.127.t.u), of smearing servers and empty ones name no server.
+//! the daemon that keeps this machine's clock, by its commands and as a server. Ids of reference clocks (127.127.t.u), of smearing servers and empty ones name no server.
 //!
 //! What it does not do: prove independence. A server may lie about its source and share the vote of
 //! an honest one, which makes witnesses fewer: the estimate's vote allows for that
@@ -13,6 +13,15 @@ use std::net::IpAddr;
 
 use super::refid;
 
+/// How this machine's own NTP daemon is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// As a server, at a loopback address. Two of those may be two daemons.
+    Ntp,
+    /// By the commands of the daemon that keeps CLOCK_REALTIME.
+    Command,
+}
+
 /// What is known of a server's source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
@@ -20,8 +29,8 @@ pub struct Source {
     pub own: [u8; 4],
     /// The id of the server that this one is synchronized to; `None` where it names none.
     pub upstream: Option<[u8; 4]>,
-    /// It is the daemon at this machine's NTP port, whatever the address by which it was asked.
-    pub is_local: bool,
+    /// Whether it is this machine's own daemon, and how that was asked.
+    pub local: Option<Port>,
 }
 
 impl Source {
@@ -33,18 +42,18 @@ impl Source {
             && reference_id[0] != 127
             && !refid::declares_smear(reference_id, stratum);
         let upstream = names_a_server.then_some(reference_id);
-        Self { own: refid::of_address(address), upstream, is_local: false }
+        Self { own: refid::of_address(address), upstream, local: None }
     }
 
-    /// The same, of the daemon at this machine's NTP port.
+    /// The same, of this machine's own daemon.
     #[must_use]
-    pub const fn on_this_machine(self) -> Self {
-        Self { is_local: true, ..self }
+    pub const fn on_this_machine(self, by: Port) -> Self {
+        Self { local: Some(by), ..self }
     }
 
     fn is_one_with(&self, other: &Self) -> bool {
         let same = self.upstream.is_some() && self.upstream == other.upstream;
-        same || (self.is_local && other.is_local)
+        same || matches!((self.local, other.local), (Some(one), Some(other)) if one != other)
             || self.upstream == Some(other.own)
             || other.upstream == Some(self.own)
     }
@@ -77,8 +86,8 @@ mod tests {
         vec![Source::new(IpAddr::from([10, 0, 0, last]), stratum, reference_id)]
     }
 
-    fn local(first: u8, reference_id: [u8; 4]) -> Vec<Source> {
-        vec![Source::new(IpAddr::from([first, 0, 0, 1]), 1, reference_id).on_this_machine()]
+    fn local(last: u8, by: Port) -> Vec<Source> {
+        vec![Source::new(IpAddr::from([127, 0, 0, last]), 1, *b"GPS\0").on_this_machine(by)]
     }
 
     #[test]
@@ -95,7 +104,9 @@ mod tests {
             (vec![source(1, 3, [0; 4]), source(2, 3, [0; 4])], vec![0, 1]),
             (vec![vec![], source(1, 2, [9, 9, 9, 9]), vec![]], vec![0, 1, 2]),
             // This machine's chronyd with a reference clock, by its command port and by NTP.
-            (vec![local(127, gps), source(1, 1, gps), local(10, gps)], vec![0, 1, 0]),
+            (vec![local(1, Port::Ntp), source(1, 1, gps), local(1, Port::Command)], vec![0, 1, 0]),
+            // Two servers at loopback addresses.
+            (vec![local(1, Port::Ntp), local(2, Port::Ntp)], vec![0, 1]),
             // The first had another server before, whose facts still count.
             (
                 vec![

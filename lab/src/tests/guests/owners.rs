@@ -20,7 +20,8 @@ pub(crate) fn owners(ctx: &Context) -> anyhow::Result<String> {
     let mut host = Host::new(ctx)?;
     fs::set_permissions(host.directory(), Permissions::from_mode(0o755))?;
     let lines = reference(&server.address());
-    host.start(&format!("{lines}[guests]\ndiscover = \"prepared\"\n"))?;
+    let config = format!("{lines}[guests]\ndiscover = \"prepared\"\n");
+    host.start(&config)?;
     host.wait_synchronized(10_000)?;
     let qemu = ctx.qemu()?;
     let web = prepared(&host, &["--name", "web"])?;
@@ -80,6 +81,16 @@ pub(crate) fn owners(ctx: &Context) -> anyhow::Result<String> {
     for (impostor, times) in [(&early, 2), (&late, 1), (&named, 1)] {
         ensure!(told(&host, impostor) == times, "said again: {}", about(&host, impostor));
     }
+
+    // A reload that gives a name to somebody else ends the service of the VM that has it.
+    host.rewrite(&format!("{config}[guests.vm.own]\nuser = 0\n"))?;
+    host.cli(&["reload"])?;
+    host.wait_until("own is not served", |h| Ok(h.vm("own").is_err()))?;
+    mentions(&host.log_text(), &["VM own is no longer served", "belongs to user 0"])?;
+    host.rewrite(&config)?;
+    host.cli(&["reload"])?;
+    served(&host, "own", &hers)?;
+    served(&host, "web", &third)?;
 
     // Another daemon finds the owners, and judges the same.
     host.terminate()?;
