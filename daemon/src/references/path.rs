@@ -283,10 +283,9 @@ impl Path {
         self.source
     }
 
-    /// The server is the daemon at this machine's NTP port: the way to it begins at its address.
+    /// The server is a daemon of this machine, at the port of NTP.
     pub fn leads_here(&self) -> bool {
-        self.peer()
-            .is_some_and(|peer| peer.port() == DEFAULT_NTP_PORT && self.source == Some(peer.ip()))
+        self.peer().is_some_and(|peer| peer.port() == DEFAULT_NTP_PORT && peer.ip().is_loopback())
     }
 
     /// The server gave a usable answer.
