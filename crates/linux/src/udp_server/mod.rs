@@ -200,8 +200,9 @@ fn set_up(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
     }
-    // Answers are shorter than every path's limit. A fragment could be replaced by somebody on the
-    // way, and the kernel numbers packets that may be fragmented (2 % of an answer's time).
+    // An answer is never longer than its request, which came here whole. A fragment could be replaced
+    // by somebody on the way, and the kernel numbers packets that may be fragmented (2 % of an
+    // answer's time).
     let (level, name, whole) = if address.is_ipv4() {
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
     } else {
