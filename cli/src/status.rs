@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
-use timevisor_protocols::control::{NtsSummary, Polling, Reference, Request, Response, Status};
+use timevisor_protocols::control::{NtsSummary, Reference, Request, Response, Status};
 use timevisor_time::Duration;
 
 use crate::bound::sides;
 use crate::connection::{ask, unexpected};
-use crate::sources::shared;
+use crate::sources::{polls, shared};
 
 #[derive(Args)]
 pub struct Options {
@@ -131,21 +131,6 @@ fn key_establishment(nts: &NtsSummary) -> String {
     out
 }
 
-/// Which poll is in force, why, and which one the required bound takes.
-pub fn polls(poll_s: f64, polling: &Polling) -> String {
-    let mut out = format!("polls every {poll_s} s: {}", polling.reason.replace('-', " "));
-    if let Some(required) = polling.required_ns {
-        out += &format!("; {} is required", Duration::from_nanos(required));
-        if let (Some(needed), None) = (polling.needed_s, &polling.problem) {
-            out += &format!(" and takes a poll of {needed:.1} s");
-        }
-    }
-    if let Some(problem) = &polling.problem {
-        out += &format!(": {problem}");
-    }
-    out
-}
-
 fn row(r: &Reference) -> String {
     let span =
         |ns: Option<i64>| ns.map_or("-".to_owned(), |ns| Duration::from_nanos(ns).to_string());
@@ -234,24 +219,5 @@ mod tests {
         assert!(known.contains("\nbound        -30.000 us +50.000 us\n"), "{known}");
         let unknown = status(r#""half_width_ns":null"#);
         assert!(unknown.contains("\nbound        unknown\n"), "{unknown}");
-    }
-
-    #[test]
-    fn the_poll_in_force_is_explained() {
-        let mut polling = Polling {
-            reason: "own-server".to_owned(),
-            required_ns: None,
-            needed_s: None,
-            problem: None,
-        };
-        assert_eq!(polls(4.0, &polling), "polls every 4 s: own server");
-        polling.reason = "requirement".to_owned();
-        polling.required_ns = Some(100_000);
-        polling.needed_s = Some(12.61);
-        let said = polls(12.5, &polling);
-        assert!(said.ends_with("100.000 us is required and takes a poll of 12.6 s"), "{said}");
-        polling.problem = Some("it takes a poll of 0.1 s; set poll_min".to_owned());
-        let said = polls(2.0, &polling);
-        assert!(said.ends_with("is required: it takes a poll of 0.1 s; set poll_min"), "{said}");
     }
 }

@@ -3,8 +3,8 @@
 
 use timevisor_protocols::control::{Mark, NtpData, NtsData, Selection, Source, Statistics};
 
+use super::polling::polls;
 use super::table::{beside_ours, nanoseconds, seconds, shared};
-use crate::status::polls;
 
 pub fn text(source: &Source) -> String {
     let reference = &source.reference;

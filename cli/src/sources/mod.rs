@@ -6,8 +6,10 @@
 //! | this one | the commands |
 //! | `table.rs` | all references, one line each |
 //! | `detail.rs` | one reference with everything that is known of it |
+//! | `polling.rs` | which poll is in force, and why |
 
 mod detail;
+mod polling;
 mod table;
 
 use std::path::Path;
@@ -18,6 +20,7 @@ use timevisor_protocols::control::{
     Changed, Request, Response, Source, SourceAdd, SourceNames, Sources,
 };
 
+pub use self::polling::polls;
 pub use self::table::shared;
 
 use crate::connection::{ask, unexpected};

@@ -138,7 +138,10 @@ impl Ptp {
         let (sample, steered) = self.read_clock(around)?;
         let reading =
             Reading { before: sample.before, clock: sample.time.relabel(), after: sample.after };
-        self.rate.observe(reading, around.calibration.0);
+        if self.rate.observe(reading, around.calibration.0) {
+            // What was measured before a step does not hold after it, whoever made it.
+            self.window.restart();
+        }
         let judged = self.window.judge(state, sample.time.floor_nanos());
         // Since the measurement the servo may have moved the clock.
         let age = Duration::from_nanos(sample.time.floor_nanos() - state.ingress_ns);

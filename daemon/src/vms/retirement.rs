@@ -48,7 +48,11 @@ impl Vms {
         for index in (0..refused.len()).rev() {
             let Some(reason) = &refused[index] else { continue };
             let served = self.served.remove(index);
-            tracing::warn!("VM {} is no longer served: {reason:#}", served.vm.name);
+            let (name, process) = (&served.vm.name, served.vm.qemu.process);
+            tracing::warn!("VM {name} is no longer served: {reason:#}");
+            let problem =
+                format!("process {} is not served as VM {name}: {reason:#}", process.pid());
+            self.discovery.must_wait(&process, problem);
             served.vm.retire();
         }
         if refused.iter().any(Option::is_some) {

@@ -11,6 +11,7 @@
 //! | [`reserve`] | reservations of processor time: requests and responses |
 //! | [`response`] | responses; these shapes are also the `--json` output |
 //! | [`sources`] | references in detail, the clock behind them, changes while the daemon runs |
+//! | [`words`] | what several messages say: a status, a timescale, a reference |
 //! | [`codec`] | lines to messages and back, for both ends, with length limits and clear errors |
 //!
 //! What it does not do: open the socket, check the peer (the socket's file permissions do), or act
@@ -23,6 +24,7 @@ pub mod request;
 pub mod reserve;
 pub mod response;
 pub mod sources;
+pub mod words;
 
 pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
@@ -30,23 +32,21 @@ pub use introspect::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
     IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Introspections,
 };
-pub use request::{
-    NameError, Request, TimeType, UserNamespace, VmAdd, VmMigrate, VmPrepare, VmRemove,
-};
+pub use request::{NameError, Request, UserNamespace, VmAdd, VmMigrate, VmPrepare, VmRemove};
 pub use reserve::{
     MissedCause, MissedJob, Promise, Reservations, ReserveApply, ReserveAudit, ReserveMissed,
     ReserveRelease, ReserveRow,
 };
 pub use response::{
-    ClockStatus, ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now,
-    NtsSummary, Polling, Reference, Response, ServerSummary, Status, Timescale, VmList, VmPrepared,
-    VmRemoved, VmRow,
+    ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now, NtsSummary,
+    Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,
 };
 
 pub use sources::{
     Changed, Client, Clients, ClientsQuery, Mark, NtpData, NtsData, Selection, Source, SourceAdd,
     SourceNames, Sources, Statistics, Tracking,
 };
+pub use words::{ClockStatus, Polling, Reference, TimeType};
 
 /// The protocol version; both ends refuse another.
 pub const VERSION: u32 = 1;

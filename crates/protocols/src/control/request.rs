@@ -11,6 +11,7 @@ use super::birth::ElapsedSince;
 use super::introspect::{IntrospectAttach, IntrospectTrace, IntrospectVm};
 use super::reserve::{ReserveApply, ReserveMissed, ReserveRelease};
 use super::sources::{ClientsQuery, SourceAdd, SourceNames};
+use super::words::TimeType;
 
 /// The longest VM name in bytes; names become file names.
 pub const MAX_NAME_LEN: usize = 64;
@@ -70,17 +71,6 @@ pub enum Request {
     IntrospectList,
     /// Ask for a VM's events: answered by [`super::IntrospectEvents`].
     IntrospectTrace(IntrospectTrace),
-}
-
-/// The timescale of the VM's page. It is chosen once, because the guest's driver reads it when it
-/// probes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TimeType {
-    /// For guest kernels from 7.0 on.
-    Tai,
-    /// For guest kernels before 7.0.
-    Utc,
 }
 
 /// Names a running QEMU process by its QMP socket, its process id, or both.

@@ -12,9 +12,9 @@ use timevisor_time::TimescaleId;
 
 use super::birth::ElapsedSince;
 use super::introspect::{IntrospectEvents, Introspections};
-use super::request::TimeType;
 use super::reserve::{MissedJob, Reservations};
 use super::sources::{Changed, Clients, Sources, Tracking};
+use super::words::{ClockStatus, Reference, TimeType};
 
 /// One answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -72,22 +72,6 @@ impl From<TimescaleId> for Timescale {
             TimescaleId::Local => Self::Local,
         }
     }
-}
-
-/// The reliability of a clock: the vmclock ABI's `clock_status` by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClockStatus {
-    /// Nothing is known.
-    Unknown,
-    /// Not yet set.
-    Initializing,
-    /// Bounds hold and are being renewed.
-    Synchronized,
-    /// Bounds hold but grow: no reference at present.
-    FreeRunning,
-    /// An assumption behind the bounds was contradicted.
-    Unreliable,
 }
 
 /// The time on a timeline; the three instants are absent when the clock has never been set.
@@ -232,56 +216,6 @@ pub struct ClockSummary {
     /// How the measured oscillator breaks what is stated of it, and what to set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oscillator_problem: Option<String>,
-}
-
-/// One reference.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Reference {
-    /// The name as configured.
-    pub name: String,
-    /// Such as `ntp` or `phc`.
-    pub kind: String,
-    /// One word; for NTP that of [`crate::ntp::Status::name`], or the selection's verdict.
-    pub status: String,
-    /// The state and the next step; for NTP that of [`crate::ntp::Status::describe`].
-    pub detail: String,
-    /// NTP stratum of the last answer.
-    pub stratum: Option<u8>,
-    /// Reference minus our clock at the last answer.
-    pub offset_ns: Option<i64>,
-    /// Round trip of the last answer.
-    pub rtt_ns: Option<i64>,
-    /// Answers accepted.
-    pub accepted: u64,
-    /// Answers rejected, by [`crate::ntp::RejectReason::name`].
-    pub rejected: BTreeMap<String, u64>,
-    /// The last eight requests in octal, `377` when all were answered.
-    pub reach: String,
-    /// Interval between requests.
-    pub poll_s: f64,
-    /// Why an NTP reference is polled at this interval.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub polling: Option<Polling>,
-    /// The other references with the same source of time: all of them have one vote together.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shares_vote_with: Vec<String>,
-    /// Lines for timevisord's configuration that solve the problem, if there are any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suggestion: Option<String>,
-}
-
-/// Why an NTP server is polled as often as it is.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Polling {
-    /// `own-server`, `public-server`, `pool`, `configured` or `requirement`.
-    pub reason: String,
-    /// The tightest half-width that is required of the clock.
-    pub required_ns: Option<i64>,
-    /// The longest poll interval that keeps it, whatever the limits; absent without a requirement,
-    /// or when no interval does.
-    pub needed_s: Option<f64>,
-    /// Why the requirement cannot be kept, and the keys to change.
-    pub problem: Option<String>,
 }
 
 /// The leap-second table in force.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::response::{ClockStatus, Reference};
+use super::words::{ClockStatus, Reference};
 
 /// Names references; none: all of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

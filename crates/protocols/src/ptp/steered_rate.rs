@@ -40,27 +40,30 @@ pub struct SteeredRate {
 }
 
 impl SteeredRate {
-    /// Takes in a reading; `period` is the counter's.
-    pub fn observe(&mut self, reading: Reading, period: Period) {
+    /// Takes in a reading; `period` is the counter's. Returns true if the clock was stepped since the
+    /// last one.
+    pub fn observe(&mut self, reading: Reading, period: Period) -> bool {
         if let Some(last) = self.last {
             let moved = reading.clock - last.clock;
             let most = period.span_ceil(reading.after.wrapping_sub(last.before));
             let least = period.span(reading.before.wrapping_sub(last.after));
             if most < SHORTEST {
-                return;
+                return false;
             }
             let apart = (moved - least).max(most - moved).max(Duration::ZERO);
             let apart = apart.as_secs_f64() / most.as_secs_f64();
             if apart > FASTEST {
                 self.restart();
-            } else {
-                self.seen.push_back((reading.clock, apart));
+                self.last = Some(reading);
+                return true;
             }
+            self.seen.push_back((reading.clock, apart));
         }
         self.last = Some(reading);
         while self.seen.front().is_some_and(|(at, _)| reading.clock - *at > SPAN) {
             self.seen.pop_front();
         }
+        false
     }
 
     /// By how much steering may have moved the clock since a measurement of this age: the largest
@@ -149,7 +152,7 @@ mod tests {
         for step in [-36, 36] {
             clock = clock + Duration::from_secs(step);
             let count = 3 * SECOND;
-            rate.observe(Reading { before: count, clock, after: count }, counter());
+            assert!(rate.observe(Reading { before: count, clock, after: count }, counter()));
             assert_eq!(rate.moved_within(Duration::from_secs(1)), None, "{step}");
             clock = clock + Duration::from_micros(1_000_050);
             let count = 4 * SECOND;
