@@ -222,6 +222,9 @@ fn print_row(row: &VmRow) {
         row.pages_published,
         row.mapping
     );
+    if let Some(name) = &row.qemu_name {
+        println!("    QEMU calls it {name:?}");
+    }
     if let Some(migration) = &row.migration {
         println!("    migration: {migration}");
     }

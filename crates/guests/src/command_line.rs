@@ -197,21 +197,41 @@ const KNOWN: [&str; 14] = [
 
 const MIB: u64 = 1 << 20;
 
-/// A size as QEMU reads it (util/cutils.c, `qemu_strtosz`): a number with a suffix, or without one
-/// in `unit`.
+/// A size as QEMU reads it (util/cutils.c, `qemu_strtosz`): a number, perhaps with a decimal
+/// fraction, with a suffix, or without one in `unit`; or hexadecimal bytes of that unit.
 fn bytes(text: &str, unit: u64) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => return digits.parse::<u64>().ok()?.checked_mul(unit),
-        "b" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
+    if let Some(hexadecimal) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(hexadecimal, 16).ok()?.checked_mul(unit);
+    }
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[number.len()..].to_ascii_lowercase().as_str() {
+        "" => unit,
+        "b" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        "p" => 1 << 50,
+        "e" => 1 << 60,
         _ => return None,
     };
-    // QEMU accepts fractions and rounds them; we do not support them, because nobody uses them.
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    whole.checked_add(share(fraction, unit)?)
+}
+
+/// `0.FRACTION` of `unit` bytes, rounded to the nearest; a byte has no fraction.
+fn share(fraction: &str, unit: u64) -> Option<u64> {
+    if fraction.is_empty() {
+        return Some(0);
+    }
+    // More digits than this change no byte of 2^60.
+    let digits = fraction.get(..fraction.len().min(18))?;
+    let parts = u128::from(digits.parse::<u64>().ok()?);
+    let of = 10u128.pow(u32::try_from(digits.len()).ok()?);
+    let (unit, half) = (u128::from(unit), of / 2);
+    (unit > 1).then_some(())?;
+    u64::try_from((parts * unit + half) / of).ok()
 }
 
 /// QEMU's option syntax (util/qemu-option.c): the first word may omit its key; `,,` stands for a
@@ -317,7 +337,11 @@ mod tests {
         assert_eq!(parse("qemu -m 256").memory_bytes(), 256 << 20);
         assert_eq!(parse("qemu -m size=512k").memory_bytes(), 512 << 10);
         assert_eq!(parse("qemu").memory_bytes(), 128 << 20);
-        for odd in ["1.5G", "x", "9999999999999999T", ""] {
+        let memory = |size: &str| parse(&format!("qemu -m {size}")).memory;
+        assert_eq!(memory("1.5G"), Some(3 << 29), "Proxmox and people write it");
+        assert_eq!((memory("2.25"), memory("0x10")), (Some(9 << 18), Some(16 << 20)));
+        assert_eq!((memory("0.1G"), memory("1p")), (Some(107_374_182), Some(1 << 50)));
+        for odd in ["1.5b", "1.G5", "1.-5G", ".", "x", "9999999999999999T", "16e", "0x", ""] {
             assert_eq!(parse(&format!("qemu -m {odd}")).memory, None, "{odd}");
         }
         assert_eq!(

@@ -20,6 +20,7 @@ fn request_error(line: &str) -> String {
 
 fn vm() -> VmRow {
     VmRow {
+        qemu_name: None,
         name: "db1".into(),
         pid: 4711,
         accelerator: "kvm".into(),

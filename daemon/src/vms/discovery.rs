@@ -15,14 +15,21 @@ use crate::announce::PerUser;
 /// How long a new process is re-examined: it may still call exec and become QEMU, and QEMU creates
 /// its page some time after its start.
 const SETTLING: Duration = Duration::from_secs(5);
-/// How long a QEMU that cannot be served is re-examined: it starts slowly on a busy machine.
+/// How long a QEMU that cannot be served is re-examined at every look. Later that happens ever more
+/// rarely: it may wait for somebody to connect to a socket of its.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest interval between two examinations.
+const RAREST: Duration = Duration::from_secs(300);
 /// How many processes that are not served are listed, and how many of one user's.
 const MOST_LISTED: usize = 32;
 const MOST_LISTED_OF_A_USER: usize = 4;
 
 struct Seen {
     first: Duration,
+    /// Its name in /proc: another one means that it has called exec.
+    comm: String,
+    /// When it was last examined.
+    examined: Duration,
     user: u32,
     /// Why it cannot be served. Reported only after [`SETTLING`], because QEMU may still be
     /// starting.
@@ -37,9 +44,20 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(first: Duration) -> Self {
+    fn new(first: Duration, comm: String) -> Self {
         let (problem, said) = (None, None);
-        Self { first, user: u32::MAX, problem, said, settled: false, waits: false }
+        let (user, examined) = (u32::MAX, first);
+        Self { first, comm, examined, user, problem, said, settled: false, waits: false }
+    }
+
+    /// Whether it is to be examined now.
+    fn is_due(&self, now: Duration) -> bool {
+        let age = now - self.first;
+        if self.settled || (self.problem.is_none() && age > SETTLING) {
+            return false;
+        }
+        let interval = Duration::min((age - PATIENCE).half().half().half(), RAREST);
+        now - self.examined >= interval
     }
 }
 
@@ -55,19 +73,19 @@ pub struct Discovery {
 impl Discovery {
     /// QEMU processes that are new, or young enough to have changed, of users who may own VMs.
     pub fn look(&mut self, now: Duration, rules: &Rules) -> Vec<Qemu> {
-        let Ok(processes) = Process::all() else { return Vec::new() };
+        let Ok(processes) = Process::all_named() else { return Vec::new() };
         let again = std::mem::take(&mut self.again);
         let mut seen = HashMap::with_capacity(processes.len());
         let mut found = Vec::new();
-        for process in processes {
-            let mut entry = self.seen.remove(&process).unwrap_or_else(|| Seen::new(now));
+        for (process, comm) in processes {
+            let known = self.seen.remove(&process).filter(|entry| entry.comm == comm);
+            let mut entry = known.unwrap_or_else(|| Seen::new(now, comm));
             if again && entry.waits && !entry.settled {
-                entry.first = now;
+                (entry.first, entry.examined) = (now, now);
             }
-            let age = now - entry.first;
             self.report(now, &mut entry);
-            let soon = age <= SETTLING || (entry.problem.is_some() && age <= PATIENCE);
-            if soon && !entry.settled {
+            if entry.is_due(now) {
+                entry.examined = now;
                 (entry.problem, entry.waits) = (None, false);
                 match examine(process, rules, &mut entry.user) {
                     Ok(qemu) => found.extend(qemu),
@@ -196,7 +214,12 @@ mod tests {
         let mut discovery = Discovery::default();
         let mut add = |pid: u32, user: u32| {
             let problem = Some(format!("{user}: {pid}"));
-            let entry = Seen { user, said: problem.clone(), problem, ..Seen::new(Duration::ZERO) };
+            let entry = Seen {
+                user,
+                said: problem.clone(),
+                problem,
+                ..Seen::new(Duration::ZERO, String::new())
+            };
             discovery.seen.insert(Process::new(pid), entry);
         };
         (100..1100).for_each(|pid| add(pid, 4001));
@@ -211,7 +234,7 @@ mod tests {
     #[test]
     fn what_was_said_is_said_again_only_if_it_changes() {
         let mut discovery = Discovery::default();
-        let mut entry = Seen::new(Duration::ZERO);
+        let mut entry = Seen::new(Duration::ZERO, String::new());
         let mut told = |seconds: i64, problem: &str, entry: &mut Seen| {
             entry.problem = Some(problem.to_owned());
             let before = entry.said.clone();
@@ -221,5 +244,26 @@ mod tests {
         assert!(!told(1, "early", &mut entry), "it may still be starting");
         assert!(told(6, "refused", &mut entry) && !told(7, "refused", &mut entry));
         assert!(told(8, "refused by another rule", &mut entry));
+    }
+
+    /// A QEMU that waits for a client of its serial port makes its page after minutes, or hours.
+    #[test]
+    fn a_qemu_that_starts_slowly_is_looked_at_ever_more_rarely_but_always() {
+        let mut entry = Seen::new(Duration::ZERO, String::new());
+        let mut looks = Vec::new();
+        for second in 0..7200 {
+            let now = Duration::from_secs(second);
+            if entry.is_due(now) {
+                entry.examined = now;
+                entry.problem = Some("no page yet".to_owned());
+                looks.push(second);
+            }
+        }
+        assert!((0..60).all(|second| looks.contains(&second)), "at every look at first");
+        let longest = looks.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert_eq!(longest, Some(300));
+        assert!(looks.len() < 150, "{}", looks.len());
+        entry.problem = None;
+        assert!(!entry.is_due(Duration::from_secs(10_000)), "it is no QEMU");
     }
 }

@@ -38,7 +38,7 @@ use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::Process;
-use timevisor_protocols::control::{TimeType, request::check_name};
+use timevisor_protocols::control::{TimeType, request::id_of};
 use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
@@ -462,15 +462,7 @@ impl Vms {
             .find(|path| path.exists())
             .cloned();
         // The name of a prepared page takes precedence over QEMU's -name.
-        let name = self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
-        if let Err(error) = check_name(&name) {
-            if owners::wants_a_page(&qemu) {
-                let advice = format!("`timevisor vm add --pid {} --name NAME`", process.pid());
-                let problem = format!("process {} is not served: {error}; {advice}", process.pid());
-                self.discovery.failed(&process, problem);
-            }
-            return;
-        }
+        let name = self.pages().name_of(&qemu).unwrap_or_else(|| id_of(&qemu.name));
         if !self.may_be_served(&qemu, &name) {
             return;
         }
@@ -478,6 +470,7 @@ impl Vms {
             self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
         let pid = process.pid();
         let monitor = ours.as_deref().and_then(|path| listening(path, pid).ok());
+        let wants_a_page = owners::wants_a_page(&qemu);
         match self.attach_anew(qemu, &name, time_type, monitor, clock) {
             Ok(index) => {
                 if self.told.take(self.served[index].user, monotonic()) {
@@ -485,7 +478,17 @@ impl Vms {
                 }
                 self.note();
             }
-            Err(AttachError::NoPage(_)) => {}
+            // Most QEMUs have nothing to do with us. A device makes its page late where an earlier one
+            // waits for somebody to connect.
+            Err(AttachError::NoPage(_)) if !wants_a_page => {}
+            Err(AttachError::NoPage(_)) => {
+                let pid = process.pid();
+                let text = format!(
+                    "process {pid} is not served as VM {name}: its page is not there yet; if QEMU waits for a \
+                     client of a socket, connect one"
+                );
+                self.discovery.failed(&process, text);
+            }
             Err(error @ AttachError::Delivery(DeliveryError::TooManyDescriptors(_))) => {
                 self.discovery.gave_up(&process, error.to_string());
             }

@@ -11,7 +11,8 @@ use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
     ElapsedSince, ErrorBody, ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare,
-    VmPrepared, VmRemoved, VmRow, request::check_name,
+    VmPrepared, VmRemoved, VmRow,
+    request::{check_name, id_of},
 };
 use timevisor_time::CounterRatio;
 
@@ -86,7 +87,7 @@ impl Vms {
                     "give the QMP socket or the process of a QEMU",
                 )
             })?;
-        let prepared = || self.pages().name_of(&qemu).unwrap_or_else(|| qemu.name.clone());
+        let prepared = || self.pages().name_of(&qemu).unwrap_or_else(|| id_of(&qemu.name));
         let name = add.name.clone().unwrap_or_else(prepared);
         check_name(&name)
             .map_err(|e| error(ErrorCode::BadRequest, e.to_string(), "give --name NAME"))?;
@@ -318,6 +319,7 @@ fn row(served: &Served) -> VmRow {
     let immovable = served.monitor.as_ref().and_then(Monitor::immovable);
     VmRow {
         name: vm.name.clone(),
+        qemu_name: Some(&vm.qemu.name).filter(|name| id_of(name) != **name).cloned(),
         pid: vm.qemu.process.pid(),
         accelerator: vm.qemu.accelerator.name().to_owned(),
         delivery: vm.delivery.name().to_owned(),

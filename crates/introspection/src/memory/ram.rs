@@ -51,13 +51,18 @@ impl Machine {
     /// # Errors
     /// When the type's split is unknown.
     pub fn parse(name: &str) -> Result<Self, LayoutError> {
-        match name {
+        // Proxmox appends its own revision to a type: `pc-q35-9.2+pve1`.
+        let (kind, revision) = name.split_once('+').unwrap_or((name, ""));
+        let is_proxmox = revision.strip_prefix("pve").is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        match if is_proxmox { kind } else { name } {
             "microvm" => Ok(Self::Microvm),
             "q35" => Ok(Self::Q35),
             "pc" => Ok(Self::Pc),
-            _ if name.starts_with("pc-q35-") => Ok(Self::Q35),
+            kind if kind.starts_with("pc-q35-") => Ok(Self::Q35),
             // 1.x machines do not align at 1 GiB; QEMU has dropped those types.
-            _ if name.starts_with("pc-i440fx-") && !name.starts_with("pc-i440fx-1.") => {
+            kind if kind.starts_with("pc-i440fx-") && !kind.starts_with("pc-i440fx-1.") => {
                 Ok(Self::Pc)
             }
             _ => Err(LayoutError::Machine(name.to_owned())),

@@ -124,14 +124,31 @@ impl Process {
     /// # Errors
     /// When /proc is not mounted.
     pub fn all() -> io::Result<Vec<Self>> {
+        Ok(Self::all_named()?.into_iter().map(|(process, _)| process).collect())
+    }
+
+    /// The same, each with its name as [`Self::comm`] has it. An exec changes the name.
+    ///
+    /// # Errors
+    /// As [`Self::all`].
+    pub fn all_named() -> io::Result<Vec<(Self, String)>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
             if let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
                 // Processes that have ended in the meantime are skipped.
-                found.extend(Self::open(pid).ok());
+                found.extend(Self::open_named(pid).ok());
             }
         }
         Ok(found)
+    }
+
+    fn open_named(pid: u32) -> Result<(Self, String), ProcessError> {
+        let process = Self::new(pid);
+        let stat = process.read("stat")?;
+        let stat = String::from_utf8_lossy(&stat);
+        let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+        let name = name.map_or_else(String::new, |(name, _)| name.to_owned());
+        Ok((Self { pid, started: Some(process.start_in(&stat)?) }, name))
     }
 
     /// Its pid.
@@ -153,7 +170,10 @@ impl Process {
     /// [`ProcessError::Gone`] after its end.
     pub fn start_time(&self) -> Result<u64, ProcessError> {
         let stat = self.read("stat")?;
-        let stat = String::from_utf8_lossy(&stat);
+        self.start_in(&String::from_utf8_lossy(&stat))
+    }
+
+    fn start_in(&self, stat: &str) -> Result<u64, ProcessError> {
         // The name in parentheses may contain anything, so count from its end.
         let (_, rest) = stat.rsplit_once(')').unwrap_or_default();
         let fields: Vec<&str> = rest.split_whitespace().collect();

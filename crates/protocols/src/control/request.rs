@@ -199,6 +199,27 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     }
 }
 
+/// An id for a VM of this name: the name itself where [`check_name`] takes it, else what is left of
+/// it with a mark that two different names do not share.
+#[must_use]
+pub fn id_of(name: &str) -> String {
+    if check_name(name).is_ok() {
+        return name.to_owned();
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ['.', '_'].contains(&c);
+    let words = name.split(|c| !allowed(c)).filter(|word| !word.is_empty());
+    let readable = words.collect::<Vec<_>>().join("-");
+    let readable = readable.trim_start_matches(['.', '-']);
+    // FNV-1a (draft-eastlake-fnv-17), folded to 32 bits.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let mark = (hash ^ hash >> 32) & 0xffff_ffff;
+    let readable = readable.get(..readable.len().min(MAX_NAME_LEN - 9)).unwrap_or_default();
+    let readable = if readable.is_empty() { "vm" } else { readable };
+    format!("{readable}-{mark:08x}")
+}
+
 impl Request {
     /// Checks what the types cannot: every VM name in the request.
     ///
@@ -240,6 +261,18 @@ impl Request {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn every_name_has_an_id() {
+        assert_eq!(id_of("web-1"), "web-1");
+        let windows = id_of("Windows 10");
+        assert!(windows.starts_with("Windows-10-") && windows != id_of("Windows  10"), "{windows}");
+        assert!(id_of("..").starts_with("vm-") && id_of("").starts_with("vm-"));
+        let long = "é".repeat(300) + &"x".repeat(300);
+        for name in ["Windows 10", "../../etc", "-rf", "日本", "a/b", "", "\n", &long] {
+            assert_eq!(check_name(&id_of(name)), Ok(()), "{name}");
+        }
+    }
 
     #[test]
     fn names_that_could_escape_a_directory_are_refused() {

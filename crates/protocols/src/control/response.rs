@@ -248,6 +248,9 @@ pub struct VmList {
 pub struct VmRow {
     /// The name, unique on this host.
     pub name: String,
+    /// QEMU's own name for it (`-name`), where that could not be taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu_name: Option<String>,
     /// QEMU's process id.
     pub pid: u32,
     /// Such as `kvm` or `tcg`.
