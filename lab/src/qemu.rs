@@ -9,9 +9,9 @@ use anyhow::Context as _;
 
 use crate::command;
 
-/// The guest physical address at which the nvdimm delivery places its page. QEMU's region for
-/// memory devices starts there if the guest has less than 3 GiB.
-pub const NVDIMM_ADDRESS: u64 = 0x1_0000_0000;
+/// The guest physical address at which the nvdimm delivery places its page: QEMU's region for memory
+/// devices starts at 4 GiB if the guest has less than 2.75 GiB, and 16 GiB of it are for DIMMs.
+pub const NVDIMM_ADDRESS: u64 = 0x5_0000_0000;
 
 /// Size of the file behind an nvdimm page; QEMU requires a multiple of 2 MiB.
 pub const NVDIMM_FILE_SIZE: u64 = 2 << 20;
@@ -98,7 +98,7 @@ impl Delivery {
     pub(crate) fn memory(&self, mib: u32) -> String {
         match self {
             Self::None | Self::VmclockDevice => String::new(),
-            Self::Nvdimm { .. } => format!(",slots=2,maxmem={}M", mib + 2048),
+            Self::Nvdimm { .. } => format!(",slots=9,maxmem={}M", mib + 17 * 1024),
         }
     }
 

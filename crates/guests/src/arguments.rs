@@ -38,6 +38,21 @@ pub enum Delivery {
     },
 }
 
+/// The memory that may be plugged into a virtual machine, besides our nvdimm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hotplug {
+    /// `-m slots=`.
+    pub slots: u64,
+    /// By how much `-m maxmem=` exceeds main memory, MiB.
+    pub room_mib: u64,
+}
+
+impl Hotplug {
+    /// Room for a few DIMMs where nothing is known. With a GiB of alignment for each slot it still
+    /// fits processors with 36 address bits.
+    pub const USUAL: Self = Self { slots: 8, room_mib: 16 * GIB };
+}
+
 /// A virtual machine that is to get a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -49,6 +64,8 @@ pub struct Request {
     pub memory_mib: u64,
     /// Its chipset.
     pub chipset: Chipset,
+    /// The memory that may be plugged into it.
+    pub hotplug: Hotplug,
     /// Make main memory an explicit backend; otherwise QEMU 10 under TCG aborts when it migrates a
     /// VM with an nvdimm (assertion in tlb_reset_dirty_range_all).
     pub explicit_memory: bool,
@@ -68,7 +85,7 @@ pub struct MemoryError(u64);
 const LARGEST_MIB: u64 = 900 * 1024;
 const GIB: u64 = 1024;
 
-/// The guest-physical address at which QEMU can plug the nvdimm: the first GiB boundary after main
+/// The guest-physical address at which QEMU begins to plug memory: the first GiB boundary after main
 /// memory, at least 4 GiB (hw/i386/pc.c, pc_get_device_memory_range; hw/i386/pc_q35.c and pc_piix.c
 /// split memory below 4 GiB).
 ///
@@ -97,6 +114,19 @@ impl Request {
         Ok(arguments)
     }
 
+    /// Where the nvdimm goes: beyond what can be plugged. QEMU puts DIMMs at the first free address,
+    /// so they find the place that they would have without the page.
+    ///
+    /// # Errors
+    /// As [`nvdimm_address`].
+    pub fn page_address(&self) -> Result<u64, MemoryError> {
+        let room = self.hotplug.room_mib.next_multiple_of(GIB);
+        if self.memory_mib.saturating_add(room) > LARGEST_MIB {
+            return Err(MemoryError(self.memory_mib.saturating_add(room)));
+        }
+        Ok(nvdimm_address(self.memory_mib, self.chipset)? + (room << 20))
+    }
+
     /// The arguments without the virtio-serial port.
     fn page_arguments(&self) -> Result<Vec<[String; 2]>, MemoryError> {
         let mut out = Vec::new();
@@ -107,12 +137,11 @@ impl Request {
                 add("-device", "vmclock".to_owned());
             }
             Delivery::Nvdimm { page, ssdt } => {
-                let address = nvdimm_address(self.memory_mib, self.chipset)?;
-                // Leaves room for the 2 MiB and for QEMU's alignment to 1 GiB per slot.
-                add(
-                    "-m",
-                    format!("{}M,slots=2,maxmem={}M", self.memory_mib, self.memory_mib + 4 * GIB),
-                );
+                let address = self.page_address()?;
+                let (memory, Hotplug { slots, room_mib }) = (self.memory_mib, self.hotplug);
+                // One slot and a GiB more than the VM's own, for the page.
+                let most = memory + room_mib.next_multiple_of(GIB) + GIB;
+                add("-m", format!("{memory}M,slots={},maxmem={most}M", slots + 1));
                 add("-machine", "nvdimm=on".to_owned());
                 if self.explicit_memory {
                     add(

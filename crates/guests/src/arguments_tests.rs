@@ -11,6 +11,7 @@ fn nvdimm() -> Request {
         },
         memory_mib: 512,
         chipset: Chipset::Q35,
+        hotplug: Hotplug::USUAL,
         explicit_memory: false,
         qmp: "/run/timevisor/vms/web/monitor/qmp".into(),
     }
@@ -19,10 +20,10 @@ fn nvdimm() -> Request {
 #[test]
 fn an_nvdimm_for_the_shell() {
     let expected = "\
--m 512M,slots=2,maxmem=4608M \\
+-m 512M,slots=9,maxmem=17920M \\
 -machine nvdimm=on \\
 -object memory-backend-file,id=timevisor-page,share=on,mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on \\
--device nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000 \\
+-device nvdimm,memdev=timevisor-page,unarmed=on,addr=0x500000000 \\
 -acpitable file=/run/timevisor/vms/web/ssdt.aml \\
 -qmp unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off \\
 -device virtio-serial-pci,id=timevisor-serial \\
@@ -48,11 +49,11 @@ managedsave do not work with this delivery. -->
 <channel type='unix'><source mode='bind' path='/run/timevisor/vms/web/monitor/channel'/>\
 <target type='virtio' name='org.timevisor.0'/></channel>
 <qemu:commandline>
-  <qemu:arg value='-m'/><qemu:arg value='slots=2,maxmem=4608M'/>
+  <qemu:arg value='-m'/><qemu:arg value='slots=9,maxmem=17920M'/>
   <qemu:arg value='-machine'/><qemu:arg value='nvdimm=on'/>
   <qemu:arg value='-object'/><qemu:arg value='memory-backend-file,id=timevisor-page,share=on,\
 mem-path=/run/timevisor/vms/web/page,size=2M,readonly=on'/>
-  <qemu:arg value='-device'/><qemu:arg value='nvdimm,memdev=timevisor-page,unarmed=on,addr=0x100000000'/>
+  <qemu:arg value='-device'/><qemu:arg value='nvdimm,memdev=timevisor-page,unarmed=on,addr=0x500000000'/>
   <qemu:arg value='-acpitable'/><qemu:arg value='file=/run/timevisor/vms/web/ssdt.aml'/>
   <qemu:arg value='-qmp'/><qemu:arg value='unix:/run/timevisor/vms/web/monitor/qmp,server=on,wait=off'/>
 </qemu:commandline>
@@ -124,4 +125,20 @@ fn the_nvdimm_begins_after_main_memory() {
     assert!(
         nvdimm_address(0, Chipset::Q35).is_err() && nvdimm_address(1 << 20, Chipset::Q35).is_err()
     );
+}
+
+/// A VM whose own line has `-m 64G,slots=16,maxmem=256G` keeps it, and the page lies beyond.
+#[test]
+fn the_page_is_beyond_what_can_be_plugged() {
+    let hotplug = Hotplug { slots: 16, room_mib: 192 * GIB };
+    let request = Request { hotplug, memory_mib: 64 * GIB, ..nvdimm() };
+    let arguments = request.arguments().unwrap();
+    assert_eq!(arguments[0][1], format!("{}M,slots=17,maxmem={}M", 64 * GIB, 257 * GIB));
+    // 2 GiB are below 4 GiB, 62 above, then 192 for DIMMs.
+    assert_eq!(request.page_address().unwrap(), (4 + 62 + 192) << 30);
+    let none = Request { hotplug: Hotplug { slots: 0, room_mib: 0 }, ..nvdimm() };
+    assert_eq!(none.page_address().unwrap(), 4 << 30);
+    assert_eq!(none.arguments().unwrap()[0][1], "512M,slots=1,maxmem=1536M");
+    let much = Hotplug { slots: 1, room_mib: 1 << 20 };
+    assert!(Request { hotplug: much, ..nvdimm() }.shell().is_err());
 }

@@ -35,6 +35,10 @@ pub struct CommandLine {
     pub ram_below_4g: Option<u64>,
     /// `-m`, in bytes.
     pub memory: Option<u64>,
+    /// `-m slots=`.
+    pub slots: Option<u64>,
+    /// `-m maxmem=`, in bytes.
+    pub max_memory: Option<u64>,
     /// The gdb stub's socket: `-gdb unix:PATH`.
     pub gdb: Option<PathBuf>,
     /// Every `-plugin`; the file is stored as its kind.
@@ -116,8 +120,11 @@ impl CommandLine {
                     }
                 }
                 "m" => {
-                    line.memory =
-                        pairs(value, "size").get("size").and_then(|size| bytes(size, MIB));
+                    let given = pairs(value, "size");
+                    let bytes = |key| given.get(key).and_then(|size| bytes(size, MIB));
+                    line.memory = bytes("size").or(line.memory);
+                    line.max_memory = bytes("maxmem").or(line.max_memory);
+                    line.slots = given.get("slots").and_then(|n| n.parse().ok()).or(line.slots);
                 }
                 "plugin" => line.plugins.push(Properties::parse(value, "file")),
                 "object" => line.objects.push(Properties::parse(value, "qom-type")),
@@ -334,7 +341,11 @@ mod tests {
         assert_eq!(line.machine_type.as_deref(), Some("q35"));
         assert_eq!((line.ram_below_4g, line.memory_bytes()), (Some(2 << 30), 1 << 30));
         assert_eq!(line.introspection_socket(), Some(PathBuf::from("/run/web.introspect")));
+        assert_eq!((line.slots, line.max_memory), (Some(2), None));
         assert_eq!(parse("qemu -m 256").memory_bytes(), 256 << 20);
+        let merged = parse("qemu -m 2G,slots=4,maxmem=64G -m size=1G");
+        let sizes = (merged.memory, merged.slots, merged.max_memory);
+        assert_eq!(sizes, (Some(1 << 30), Some(4), Some(64 << 30)), "QEMU merges its options");
         assert_eq!(parse("qemu -m size=512k").memory_bytes(), 512 << 10);
         assert_eq!(parse("qemu").memory_bytes(), 128 << 20);
         let memory = |size: &str| parse(&format!("qemu -m {size}")).memory;

@@ -45,15 +45,15 @@ pub fn one_each(mut named: Vec<Vcpu>, told: &[Vcpu]) -> Vec<Vcpu> {
     named
 }
 
-/// The vCPUs as QEMU's monitor reports them. Threads of other processes are left out: the monitor's
-/// answer alone must not make us change another process.
+/// The vCPUs as QEMU's monitor reports them, by the ids of QEMU's own PID namespace. Threads of other
+/// processes are left out: the monitor's answer alone must not make us change another process.
 #[must_use]
 pub fn told(threads: &[Thread], cpus: &[CpuThread], emulated: bool) -> Vec<Vcpu> {
-    let known: Vec<CpuThread> = cpus
-        .iter()
-        .filter(|cpu| threads.iter().any(|thread| thread.tid == cpu.thread_id))
-        .copied()
-        .collect();
+    let outside = |cpu: &CpuThread| {
+        let thread = threads.iter().find(|thread| thread.inner_tid == cpu.thread_id)?;
+        Some(CpuThread { thread_id: thread.tid, ..*cpu })
+    };
+    let known: Vec<CpuThread> = cpus.iter().filter_map(outside).collect();
     if let [first, second, ..] = known[..]
         && first.thread_id == second.thread_id
     {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn names_of_qemu() {
-        let thread = |tid, name: &str| Thread { tid, name: name.to_owned() };
+        let thread = |tid, name: &str| Thread { tid, inner_tid: tid, name: name.to_owned() };
         let all = [
             thread(10, "qemu-system-x86"),
             thread(11, "call_rcu"),
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_thread_with_an_inherited_name_is_no_vcpu() {
-        let thread = |tid, name: &str| Thread { tid, name: name.to_owned() };
+        let thread = |tid, name: &str| Thread { tid, inner_tid: tid, name: name.to_owned() };
         let names = [thread(20, "CPU 0/TCG"), thread(13, "CPU 0/TCG"), thread(14, "CPU 1/TCG")];
         let named = named(&names);
         let vcpu = |index, tid| Vcpu { index: Some(index), tid, emulated: true };
@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn what_the_monitor_tells() {
-        let threads = [10, 13, 14].map(|tid| Thread { tid, name: "qemu-system-x86".to_owned() });
+        let thread = |tid, inner_tid| Thread { tid, inner_tid, name: "qemu-system-x86".to_owned() };
+        let threads = [10, 13, 14].map(|tid| thread(tid, tid));
         let cpu = |cpu_index, thread_id| CpuThread { cpu_index, thread_id };
         let vcpu = |index, tid| Vcpu { index, tid, emulated: false };
         let two = [cpu(1, 14), cpu(0, 13)];
@@ -110,5 +111,9 @@ mod tests {
         let single = told(&threads, &[cpu(0, 13), cpu(1, 13)], true);
         assert_eq!(single, [Vcpu { index: None, tid: 13, emulated: true }]);
         assert_eq!(told(&threads, &[], true), []);
+        // A QEMU in a container says ids that may be another thread's out here.
+        let inside = [thread(4010, 1), thread(4013, 13), thread(4014, 14)];
+        assert_eq!(told(&inside, &two, false), [vcpu(Some(0), 4013), vcpu(Some(1), 4014)]);
+        assert_eq!(told(&inside, &[cpu(0, 4013)], false), []);
     }
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use timevisor_guests::acpi;
-use timevisor_guests::arguments::{Chipset, Delivery, Request, nvdimm_address};
+use timevisor_guests::arguments::{Chipset, Delivery, Hotplug, Request};
 use timevisor_guests::counter_mapping::{MappingError, MappingSource, TcgMapping};
 use timevisor_guests::delivery::{
     DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
@@ -251,17 +251,21 @@ fn the_nvdimm_shows_the_page_file_at_the_computed_address() {
             let page = pages.prepare("probe").unwrap();
             std::os::unix::fs::FileExt::write_all_at(page.file(), b"VCLKtest", 0).unwrap();
             drop(page);
-            let address = nvdimm_address(memory_mib, chipset).unwrap();
             let ssdt = folder.path().join("ssdt.aml");
-            std::fs::write(&ssdt, acpi::ssdt(address)).unwrap();
             let request = Request {
                 name: "probe".to_owned(),
-                delivery: Delivery::Nvdimm { page: pages.path("probe").unwrap(), ssdt },
+                delivery: Delivery::Nvdimm {
+                    page: pages.path("probe").unwrap(),
+                    ssdt: ssdt.clone(),
+                },
                 memory_mib,
                 chipset,
+                hotplug: Hotplug::USUAL,
                 explicit_memory: memory_mib == 256,
                 qmp: folder.path().join("second.qmp"),
             };
+            let address = request.page_address().unwrap();
+            std::fs::write(&ssdt, acpi::ssdt(address)).unwrap();
             let arguments = request.arguments().unwrap();
             let mut flat = vec!["-machine", machine_type];
             flat.extend(arguments.iter().flatten().map(String::as_str));
@@ -300,6 +304,7 @@ fn the_ivshmem_device_shows_just_the_page_and_cannot_write_it() {
                 delivery: Delivery::Ivshmem { page: page.clone() },
                 memory_mib: 256,
                 chipset: Chipset::Q35,
+                hotplug: Hotplug::USUAL,
                 explicit_memory: false,
                 qmp: folder.path().join("second.qmp"),
             };
@@ -326,6 +331,39 @@ fn the_ivshmem_device_shows_just_the_page_and_cannot_write_it() {
             assert!(delivery.attach(&qemu).unwrap().is_some());
             replaced(&pages, &delivery, &qemu);
         }
+    }
+}
+
+/// In a container the page has another path, which our own options do not name.
+#[test]
+fn a_page_at_another_path_is_known_by_its_file() {
+    for command in emulators() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        let ours = folder.path().join("ours");
+        let pages = PageFiles::new(&ours);
+        drop(pages.prepare("probe").unwrap());
+        drop(pages.prepare("other").unwrap());
+        std::os::unix::fs::symlink(&ours, &elsewhere).unwrap();
+        let page = elsewhere.join("probe/page");
+        let request = Request {
+            name: "probe".to_owned(),
+            delivery: Delivery::Ivshmem { page },
+            memory_mib: 256,
+            chipset: Chipset::Q35,
+            hotplug: Hotplug::USUAL,
+            explicit_memory: false,
+            qmp: folder.path().join("second.qmp"),
+        };
+        let arguments = request.arguments().unwrap();
+        let mut flat = vec!["-machine", "q35"];
+        flat.extend(arguments.iter().flatten().map(String::as_str));
+        let machine = Machine::start_in(folder, &command, &flat);
+        let qemu = machine.qemu();
+        assert_eq!(pages.name_of(&qemu).as_deref(), Some("probe"));
+        assert!(NvdimmPage::new(&ours).attach(&qemu).unwrap().is_none());
+        assert!(IvshmemPage::new(&ours).attach(&qemu).unwrap().is_some());
+        assert!(PageFiles::new("/nowhere").name_of(&qemu).is_none());
     }
 }
 

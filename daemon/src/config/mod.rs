@@ -66,6 +66,8 @@ pub const DEFAULT_PATH: &str = "/etc/timevisor/timevisord.toml";
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub run_directory: PathBuf,
+    /// What outlives a reboot; by default systemd's STATE_DIRECTORY, or nothing.
+    pub state_directory: Option<PathBuf>,
     pub counter: CounterChoice,
     pub clock: ClockConfig,
     pub oscillator: OscillatorConfig,
@@ -82,6 +84,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             run_directory: PathBuf::from("/run/timevisor"),
+            state_directory: None,
             counter: CounterChoice::Auto,
             clock: ClockConfig::default(),
             oscillator: OscillatorConfig::default(),
@@ -113,6 +116,12 @@ impl Config {
         let config =
             Self::parse(&text).with_context(|| format!("{} is not usable", path.display()))?;
         Ok((config, path.display().to_string()))
+    }
+
+    /// Where to keep what outlives a reboot, if anywhere.
+    pub fn state(&self) -> Option<PathBuf> {
+        let of_systemd = || std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
+        self.state_directory.clone().or_else(of_systemd).filter(|path| path.is_absolute())
     }
 
     /// Parses and validates the text.
@@ -155,6 +164,9 @@ impl Config {
     /// The checks of [`Self::parse`], for values from other sources.
     pub fn validate(&self) -> Result<()> {
         ensure!(self.run_directory.is_absolute(), "run_directory must be an absolute path");
+        if let Some(state) = &self.state_directory {
+            ensure!(state.is_absolute(), "state_directory must be an absolute path");
+        }
         ensure!(!self.references.is_empty(), "there must be at least one [[reference]]");
         self.clock.validate()?;
         self.oscillator.validate()?;

@@ -28,6 +28,8 @@ impl Config {
         // The pages, sockets and locks are there.
         keep("run_directory", config.run_directory == self.run_directory);
         config.run_directory.clone_from(&self.run_directory);
+        keep("state_directory", config.state_directory == self.state_directory);
+        config.state_directory.clone_from(&self.state_directory);
         // Everything known is known on this counter, under this assumption.
         keep("counter", config.counter == self.counter);
         config.counter = self.counter;
@@ -49,6 +51,7 @@ impl Config {
         // Every field is named, so that a new one is not forgotten here.
         let Self {
             run_directory: _,
+            state_directory: _,
             counter: _,
             oscillator: _,
             timelines: _,
@@ -89,7 +92,7 @@ mod tests {
     fn what_takes_a_restart_is_named_and_stays() {
         let before = parsed("");
         let new = parsed(
-            "run_directory = \"/run/other\"\ncounter = \"tsc\"\n[clock]\nvalidity = \"20s\"\npublish_interval = \"2s\"\n\
+            "run_directory = \"/run/other\"\nstate_directory = \"/var/other\"\ncounter = \"tsc\"\n[clock]\nvalidity = \"20s\"\npublish_interval = \"2s\"\n\
              stale_after = \"90s\"\n[oscillator]\nwander = \"ocxo\"\n[[timeline]]\nname = \"a\"\n[server]\nstratum = 3\n",
         );
         let Successor { config, changed, restart } = before.successor(&new);
@@ -97,6 +100,7 @@ mod tests {
             restart,
             [
                 "run_directory",
+                "state_directory",
                 "counter",
                 "[oscillator]",
                 "clock.publish_interval",

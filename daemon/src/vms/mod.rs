@@ -22,6 +22,7 @@ mod registry;
 mod requests;
 mod retirement;
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
@@ -136,6 +137,8 @@ pub struct Vms {
     config: Config,
     served: Vec<Served>,
     prepared: Prepared,
+    /// Why prepared VMs have no files after a reboot, as it was said.
+    told_missing: BTreeSet<String>,
     /// Who may be served as which VM.
     rules: Rules,
     /// VMs that are running but must not be served.
@@ -176,12 +179,14 @@ impl Vms {
     }
 
     pub fn new(config: &Config) -> Self {
-        let prepared = Prepared::in_directory(&config.run_directory.join("vms"));
+        let state = config.state();
+        let prepared = Prepared::in_directory(&config.run_directory.join("vms"), state.as_deref());
         let vms = Self {
             config: config.clone(),
             served: Vec::new(),
             rules: owners::rules(config, &prepared),
             prepared,
+            told_missing: BTreeSet::new(),
             removed: Vec::new(),
             told: PerUser::default(),
             registry: Registry::in_directory(&config.run_directory),
@@ -196,8 +201,22 @@ impl Vms {
         vms
     }
 
+    /// Makes the files of VMs that were prepared before a reboot, as far as that is possible now.
+    fn restore(&mut self, clock: &HostClock) {
+        let (made, failed) = self.prepared.restore(host_identity(clock));
+        if !made.is_empty() {
+            tracing::info!("prepared again after a reboot: VM {}", made.join(", "));
+        }
+        for problem in failed {
+            if self.told_missing.insert(problem.clone()) {
+                tracing::warn!("{problem}");
+            }
+        }
+    }
+
     /// Serves the VMs of an earlier daemon that are still running.
     pub fn resume(&mut self, clock: &HostClock) {
+        self.restore(clock);
         for entry in self.registry.read() {
             let process = Process::new(entry.pid);
             if process.start_time().ok() != Some(entry.start_time) {
@@ -413,6 +432,9 @@ impl Vms {
     /// Writes every page from the host's current clock lines.
     pub fn publish(&mut self, publication: Publication, clock: &HostClock) {
         self.publication = Some(publication);
+        if self.prepared.is_missing_some() {
+            self.restore(clock);
+        }
         for index in 0..self.served.len() {
             self.served[index].vm.look();
             self.served[index].tell_of_replacements(&mut self.told);

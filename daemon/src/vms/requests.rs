@@ -19,6 +19,7 @@ use timevisor_time::CounterRatio;
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use super::monitor::{Monitor, Wanted};
+use super::prepared::Files;
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
 use crate::report::{error, error_response};
@@ -277,21 +278,18 @@ impl Vms {
                 "stop it first, or choose another name",
             );
         }
-        let prepared = if prepare.files {
-            self.prepared.prepare(prepare, host_identity(clock)).map(Some)
-        } else {
-            self.prepared.bind(prepare).map(|()| None)
-        };
+        let prepared = self.prepared.prepare(prepare, host_identity(clock));
         self.renew_rules();
         match prepared {
-            Ok(files) => {
-                let (page, ssdt) = files.unzip();
+            Ok(Files { page, monitor }) => {
+                let (page, ssdt) = page.unzip();
                 let text = |path: PathBuf| path.display().to_string();
                 Response::VmPrepared(VmPrepared {
                     name: prepare.name.clone(),
                     time_type: prepare.time_type,
                     page: page.map(text),
                     ssdt: ssdt.map(text),
+                    monitor: Some(text(monitor)),
                 })
             }
             Err(error) => error_response(

@@ -5,6 +5,7 @@
 //! its first 4096 bytes are the page. QEMU opens it read-only (`readonly=on`), so neither the guest
 //! nor QEMU can write it.
 
+use std::fs::Metadata;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -89,17 +90,35 @@ impl PageFiles {
     /// without a page of ours.
     #[must_use]
     pub fn name_of(&self, qemu: &Qemu) -> Option<String> {
-        let path = DEVICES.iter().find_map(|device| self.page_of(&qemu.command_line, device))?;
+        let path = DEVICES.iter().find_map(|device| self.page_of(qemu, device))?;
         path.parent()?.file_name()?.to_str().map(str::to_owned)
     }
 
-    /// The page file behind a QEMU's devices of one kind, by its options.
-    fn page_of(&self, line: &CommandLine, device: &str) -> Option<PathBuf> {
-        let paths = line.devices_of(device).filter_map(|device| {
-            let backend = line.object(device.get("memdev")?)?;
-            backend.get("mem-path").map(PathBuf::from)
-        });
-        paths.into_iter().find(|path| self.is_ours(path))
+    /// The page file behind a QEMU's devices of one kind: by its options, or, where those name files
+    /// of another mount namespace, by what it has mapped.
+    fn page_of(&self, qemu: &Qemu, device: &str) -> Option<PathBuf> {
+        let line = &qemu.command_line;
+        if let Some(path) = self.named_by(line, device) {
+            return Some(path);
+        }
+        let is_elsewhere = !backends(line, device).is_empty()
+            && DEVICES.iter().all(|device| self.named_by(line, device).is_none());
+        if is_elsewhere { self.mapped_by(qemu) } else { None }
+    }
+
+    fn named_by(&self, line: &CommandLine, device: &str) -> Option<PathBuf> {
+        backends(line, device).into_iter().find(|path| self.is_ours(path))
+    }
+
+    /// The page of ours that a QEMU has mapped, wherever that is mounted for it.
+    fn mapped_by(&self, qemu: &Qemu) -> Option<PathBuf> {
+        let maps = qemu.process.maps().ok()?;
+        let folders = std::fs::read_dir(&self.directory).ok()?;
+        let pages = folders.filter_map(|folder| Some(folder.ok()?.path().join("page")));
+        pages.into_iter().find(|page| {
+            let file = std::fs::symlink_metadata(page).ok().filter(Metadata::is_file);
+            file.is_some_and(|file| maps.iter().any(|map| map.is_of(&file)))
+        })
     }
 
     /// Exactly `DIRECTORY/NAME/page`: further down are folders that belong to VMs' owners, who can
@@ -121,12 +140,14 @@ impl PageFiles {
         qemu: &Qemu,
         device: &str,
     ) -> Result<Option<SharedMapping>, DeliveryError> {
-        let Some(path) = self.page_of(&qemu.command_line, device) else { return Ok(None) };
+        let Some(path) = self.page_of(qemu, device) else { return Ok(None) };
         let replaced = || DeliveryError::Replaced { name: qemu.name.clone(), path: path.clone() };
         // QEMU's mapping names the file that is actually mapped; the name of a replaced one ends in
         // " (deleted)".
-        let inode = std::fs::symlink_metadata(&path).map_err(|_| replaced())?.ino();
-        let mapped = |map: &MapLine| map.inode == inode && Path::new(&map.path) == path;
+        let file = std::fs::symlink_metadata(&path).map_err(|_| replaced())?;
+        // On some file systems (btrfs) a mapping tells another device than the file does.
+        let named = |map: &MapLine| map.inode == file.ino() && Path::new(&map.path) == path;
+        let mapped = |map: &MapLine| map.is_of(&file) || named(map);
         if !qemu.process.maps()?.iter().any(mapped) {
             return Err(replaced());
         }
@@ -134,6 +155,15 @@ impl PageFiles {
             .map(Some)
             .map_err(|source| DeliveryError::PageFile { name: qemu.name.clone(), source })
     }
+}
+
+/// The files behind the devices of one kind, as QEMU names them.
+fn backends(line: &CommandLine, device: &str) -> Vec<PathBuf> {
+    let paths = line.devices_of(device).filter_map(|device| {
+        let backend = line.object(device.get("memdev")?)?;
+        backend.get("mem-path").map(PathBuf::from)
+    });
+    paths.collect()
 }
 
 #[cfg(test)]
@@ -181,12 +211,12 @@ mod tests {
         );
         let pages = PageFiles::default();
         let page = Some(PathBuf::from("/run/timevisor/vms/web/page"));
-        assert_eq!(pages.page_of(&ivshmem, "ivshmem-plain"), page);
-        assert_eq!(pages.page_of(&ivshmem, "nvdimm"), None);
+        assert_eq!(pages.named_by(&ivshmem, "ivshmem-plain"), page);
+        assert_eq!(pages.named_by(&ivshmem, "nvdimm"), None);
         let nvdimm = line(
             "qemu -object memory-backend-file,id=page,mem-path=/run/timevisor/vms/web/page -device nvdimm,memdev=page",
         );
-        assert_eq!(pages.page_of(&nvdimm, "nvdimm"), page);
-        assert_eq!(pages.page_of(&nvdimm, "ivshmem-plain"), None);
+        assert_eq!(pages.named_by(&nvdimm, "nvdimm"), page);
+        assert_eq!(pages.named_by(&nvdimm, "ivshmem-plain"), None);
     }
 }

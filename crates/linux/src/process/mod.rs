@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 pub use memory::ProcessMemory;
@@ -102,6 +103,16 @@ pub struct MapLine {
     pub inode: u64,
     /// The file's name, if any; a deleted file's ends in ` (deleted)`.
     pub path: String,
+}
+
+impl MapLine {
+    /// Whether this is the file that is mapped here, whatever its path: same device, same inode.
+    #[must_use]
+    pub fn is_of(&self, file: &std::fs::Metadata) -> bool {
+        let device = file.dev();
+        let device = format!("{:02x}:{:02x}", libc::major(device), libc::minor(device));
+        self.inode == file.ino() && self.device == device
+    }
 }
 
 impl Process {

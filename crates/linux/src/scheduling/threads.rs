@@ -8,6 +8,8 @@ use std::path::PathBuf;
 pub struct Thread {
     /// Its id.
     pub tid: u32,
+    /// Its id as the process itself knows it: another one in a PID namespace of its own.
+    pub inner_tid: u32,
     /// Its name, cut to 15 bytes by the kernel.
     pub name: String,
 }
@@ -30,6 +32,7 @@ fn folder(pid: u32, tid: u32) -> PathBuf {
 /// # Errors
 /// When it has ended.
 pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
+    let nested = inner_id(&std::fs::read_to_string(format!("/proc/{pid}/status"))?) != Some(pid);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let Some(tid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -38,11 +41,19 @@ pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
         // Threads that have ended in the meantime are skipped.
         if let Ok(name) = std::fs::read(folder(pid, tid).join("comm")) {
             let name = String::from_utf8_lossy(&name).trim_end().to_owned();
-            found.push(Thread { tid, name });
+            let status = || std::fs::read_to_string(folder(pid, tid).join("status")).ok();
+            let inner = if nested { status().and_then(|text| inner_id(&text)) } else { None };
+            found.push(Thread { tid, inner_tid: inner.unwrap_or(tid), name });
         }
     }
     found.sort_by_key(|thread| thread.tid);
     Ok(found)
+}
+
+/// The innermost of the ids that /proc/PID/status lists (NSpid): that of the process's own namespace.
+fn inner_id(status: &str) -> Option<u32> {
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_whitespace().next_back()?.parse().ok()
 }
 
 /// What a thread has received so far.

@@ -137,6 +137,9 @@ pub struct VmPrepare {
     /// Whether files are needed: QEMU's vmclock device has none.
     #[serde(default = "yes")]
     pub files: bool,
+    /// Where the table says that the page is, guest-physical; absent: at 4 GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
 }
 
 const fn yes() -> bool {
@@ -309,6 +312,7 @@ mod tests {
                 user: 0,
                 user_namespace: UserNamespace::Own,
                 files: true,
+                address: None,
             }),
         ];
         for request in requests {

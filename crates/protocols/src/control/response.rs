@@ -298,6 +298,9 @@ pub struct VmPrepared {
     /// Path of the ACPI table, for `-acpitable`; absent if no files were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssdt: Option<String>,
+    /// Path of the folder for the VM's sockets, which belongs to the VM's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<String>,
 }
 
 /// A request failed.

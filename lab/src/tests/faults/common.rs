@@ -218,7 +218,7 @@ pub(crate) fn counter(ctx: &Context) -> anyhow::Result<String> {
     let page = HostPage::open(host.directory())?;
     let width = honest_reading(&page)?.half_width();
     mentions(&host.cli(&["now"])?, &["synchronized"])?;
-    let prepared = complaint(&host, &["vm", "args", "--name", "web"])?;
+    let prepared = complaint(&host, &["vm", "args", "--name", "web", "--memory", "128"])?;
     mentions(&prepared, &["monotonic-raw", "no guest can read", "counter = \"tsc\""])?;
     let mut vm = crate::tests::faults::qemu::Bare::vmclock(ctx, "web", &[])?;
     let added = complaint(&host, &["vm", "add", "--pid", &vm.pid()])?;
@@ -260,7 +260,7 @@ pub(crate) fn two_daemons(ctx: &Context) -> anyhow::Result<String> {
     let mut inner = Host::further(ctx, "inner")?;
     inner.start(&format!("[guests]\ndiscover = false\n{lines}"))?;
     let page = Path::new(&nested).join("page");
-    first.cli(&["vm", "args", "--name", "nested"])?;
+    first.cli(&["vm", "args", "--name", "nested", "--memory", "128"])?;
     let held = inner_refusal(&inner, &page)?;
     mentions(&held, &["one file under several names", "may have another writer"])?;
 
@@ -280,5 +280,5 @@ fn inner_refusal(inner: &Host, page: &Path) -> anyhow::Result<String> {
     let folder = inner.directory().join("vms/linked");
     fs::create_dir_all(&folder)?;
     fs::hard_link(page, folder.join("page"))?;
-    complaint(inner, &["vm", "args", "--name", "linked"])
+    complaint(inner, &["vm", "args", "--name", "linked", "--memory", "128"])
 }

@@ -47,7 +47,10 @@ pub(crate) fn leap(ctx: &Context) -> anyhow::Result<String> {
         Ok(reference_row(h, &server.address())?["status"] == "leap-table")
     })?;
     unknown(&host, &["cannot read", "install tzdata or set clock.tai_offset"])?;
-    let vm = crate::tests::faults::common::complaint(&host, &["vm", "args", "--name", "web"])?;
+    let vm = crate::tests::faults::common::complaint(
+        &host,
+        &["vm", "args", "--name", "web", "--memory", "128"],
+    )?;
     mentions(&vm, &["TAI - UTC is not known"])?;
 
     // The table appears. No reload is needed.

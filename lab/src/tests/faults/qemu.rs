@@ -242,8 +242,15 @@ fn names(ctx: &Context, host: &Host) -> anyhow::Result<()> {
     host.cli(&["vm", "add", "--pid", &second.pid(), "--name", "twin-2"])?;
     host.wait_vm("twin-2", "synchronized")?;
     let odd = Bare::vmclock(ctx, "odd name", &[])?;
-    let text = complaint(host, &["vm", "add", "--pid", &odd.pid()])?;
-    mentions(&text, &["odd name", "--name NAME"])?;
+    let id = |h: &Host| -> anyhow::Result<Option<String>> {
+        let list = h.json(&["vm", "list"])?;
+        let row = list.as_array().into_iter().flatten().find(|r| r["qemu_name"] == "odd name");
+        Ok(row.and_then(|row| row["name"].as_str()).map(str::to_owned))
+    };
+    host.wait_until("a name with a space is served", |h| Ok(id(h)?.is_some()))?;
+    let id = id(host)?.context("it is gone")?;
+    ensure!(id.starts_with("odd-name-"), "{id}");
+    host.wait_vm(&id, "synchronized")?;
     host.cli(&["vm", "add", "--pid", &odd.pid(), "--name", "even"])?;
     host.wait_vm("even", "synchronized")
 }

@@ -2,12 +2,14 @@
 
 pub(crate) mod boot;
 pub(crate) mod clock;
+pub(crate) mod hotplug;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
 pub(crate) mod leap;
 pub(crate) mod owners;
 pub(crate) mod page;
 pub(crate) mod ptp;
+pub(crate) mod reboot;
 pub(crate) mod references;
 pub(crate) mod set_clock;
 pub(crate) mod strangers;
@@ -52,6 +54,22 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 45,
         run: boot::nvdimm,
+    },
+    Test {
+        name: "reboot",
+        about: "what was prepared is there again after a reboot, for QEMUs that start before and after anybody looks",
+        tier: Tier::All,
+        needs: &[Root, Fetched("qemu-10")],
+        seconds: 25,
+        run: reboot::reboot,
+    },
+    Test {
+        name: "memory-hotplug",
+        about: "a VM with an nvdimm page and DIMMs of its own: one from the start, one plugged while it runs",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports")],
+        seconds: 40,
+        run: hotplug::hotplug,
     },
     Test {
         name: "guest-references",

@@ -102,12 +102,12 @@ pub(crate) fn owners(ctx: &Context) -> anyhow::Result<String> {
 }
 
 /// What `vm args` printed: everything, and without the sockets, which are for the owner only.
-struct Printed {
-    all: Vec<String>,
+pub(super) struct Printed {
+    pub(super) all: Vec<String>,
     page: Vec<String>,
 }
 
-fn prepared(host: &Host, more: &[&str]) -> anyhow::Result<Printed> {
+pub(super) fn prepared(host: &Host, more: &[&str]) -> anyhow::Result<Printed> {
     let printed = host.json(&[&["vm", "args", "--memory", "128"], more].concat())?;
     let words = printed["arguments"].as_array().context("no arguments")?;
     let all: Vec<String> =
@@ -117,7 +117,7 @@ fn prepared(host: &Host, more: &[&str]) -> anyhow::Result<Printed> {
     Ok(Printed { all, page })
 }
 
-fn words(arguments: &[String]) -> Vec<&str> {
+pub(super) fn words(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
 
@@ -138,7 +138,7 @@ fn told(host: &Host, process: &Bare) -> usize {
 }
 
 /// Waits until this process is served under this name, and its page is written.
-fn served(host: &Host, name: &str, process: &Bare) -> anyhow::Result<()> {
+pub(super) fn served(host: &Host, name: &str, process: &Bare) -> anyhow::Result<()> {
     let pid: u32 = process.pid().parse()?;
     let row = |h: &Host| h.vm(name).ok().filter(|row| row["pid"] == pid);
     host.wait_until(&format!("{name} is served"), |h| {

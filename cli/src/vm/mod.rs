@@ -1,15 +1,19 @@
 //! `timevisor vm list, add, migrate, remove, args`.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the commands |
+//! | `machine.rs` | a VM's memory, slots and chipset, as stated or read from what starts it |
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+mod machine;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
-use timevisor_guests::acpi::ssdt;
-use timevisor_guests::arguments::{Chipset, Delivery, Request as Equipment, nvdimm_address};
+use timevisor_guests::arguments::{Delivery, Request as Equipment};
 use timevisor_linux::users::uid_of;
 use timevisor_protocols::control::request::check_name;
 use timevisor_protocols::control::{
@@ -17,6 +21,7 @@ use timevisor_protocols::control::{
     VmPrepared, VmRemove, VmRow,
 };
 
+use self::machine::Own;
 use crate::connection::{ask, unexpected};
 
 #[derive(Subcommand)]
@@ -105,9 +110,21 @@ pub struct Arguments {
     /// How the page gets into the guest
     #[arg(long, default_value = "nvdimm")]
     delivery: Way,
-    /// The VM's memory in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    memory: u64,
+    /// The VM's memory in MiB; an nvdimm needs it
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// The slots for memory that the VM has of its own (`-m slots=`)
+    #[arg(long, value_name = "N", requires = "maxmem")]
+    slots: Option<u64>,
+    /// The most memory that the VM may have, in MiB (`-m maxmem=`)
+    #[arg(long, value_name = "MIB", requires = "slots")]
+    maxmem: Option<u64>,
+    /// Take memory, slots and chipset from the VM's own QEMU command line, in quotes
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["memory", "slots", "maxmem"])]
+    from: Option<String>,
+    /// Take them from a libvirt domain, as `virsh dumpxml` prints it; `-` reads it from the input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["memory", "slots", "maxmem", "from"])]
+    from_xml: Option<PathBuf>,
     /// The VM's chipset
     #[arg(long, default_value = "q35")]
     machine: Machine,
@@ -309,43 +326,46 @@ fn remove(directory: &Path, options: &Remove) -> Result<()> {
 
 fn args(directory: &Path, options: &Arguments) -> Result<()> {
     check_name(&options.name)?;
-    let chipset = match options.machine {
-        Machine::Q35 => Chipset::Q35,
-        Machine::Pc => Chipset::Pc,
-    };
     let user = qemu_user(options)?;
-    let delivery = match options.delivery {
+    let needs_memory = matches!(options.delivery, Way::Nvdimm);
+    let Own { memory_mib, hotplug, chipset } = machine::own(options, needs_memory)?;
+    let mut equipment = Equipment {
+        name: options.name.clone(),
+        delivery: Delivery::Vmclock,
+        memory_mib,
+        chipset,
+        hotplug,
+        explicit_memory: options.explicit_memory,
+        qmp: PathBuf::new(),
+    };
+    let address = match options.delivery {
+        Way::Nvdimm => Some(equipment.page_address()?),
+        Way::Vmclock | Way::Ivshmem => None,
+    };
+    let VmPrepared { page, ssdt, monitor, .. } = prepare(directory, options, user, address)?;
+    let page = || page.context("timevisord made no page").map(PathBuf::from);
+    equipment.delivery = match options.delivery {
         Way::Vmclock => {
-            prepare(directory, options, user)?;
             eprintln!(
                 "timevisor: this needs QEMU 10 or newer; for an older one use --delivery nvdimm"
             );
             Delivery::Vmclock
         }
         Way::Nvdimm => {
-            let address = nvdimm_address(options.memory, chipset)?;
-            let VmPrepared { page, ssdt, .. } = prepare(directory, options, user)?;
-            let table = PathBuf::from(ssdt.context("timevisord made no table")?);
-            write_table(&table, address)?;
-            Delivery::Nvdimm { page: page.context("timevisord made no page")?.into(), ssdt: table }
+            machine::tell_what_is_replaced(&equipment);
+            let ssdt = ssdt.context("timevisord made no table")?.into();
+            Delivery::Nvdimm { page: page()?, ssdt }
         }
         Way::Ivshmem => {
             eprintln!(
                 "timevisor: QEMU refuses to migrate a VM with this device; use nvdimm or vmclock for a VM that is to \
                  migrate, if its kernel is 6.13 or newer"
             );
-            let page = prepare(directory, options, user)?.page;
-            Delivery::Ivshmem { page: page.context("timevisord made no page")?.into() }
+            Delivery::Ivshmem { page: page()? }
         }
     };
-    let equipment = Equipment {
-        name: options.name.clone(),
-        delivery,
-        memory_mib: options.memory,
-        chipset,
-        explicit_memory: options.explicit_memory,
-        qmp: open_to_qemu(directory, &options.name, user)?.join("qmp"),
-    };
+    let monitor = monitor.context("timevisord is older than this program; restart it")?;
+    equipment.qmp = Path::new(&monitor).join("qmp");
     if options.json {
         let arguments: Vec<_> = equipment.arguments()?.into_iter().flatten().collect();
         println!("{}", json!({"name": options.name, "arguments": arguments}));
@@ -359,7 +379,12 @@ fn args(directory: &Path, options: &Arguments) -> Result<()> {
 }
 
 /// Has the daemon bind the name to its user, and make the page if QEMU does not.
-fn prepare(directory: &Path, options: &Arguments, user: u32) -> Result<VmPrepared> {
+fn prepare(
+    directory: &Path,
+    options: &Arguments,
+    user: u32,
+    address: Option<u64>,
+) -> Result<VmPrepared> {
     let request = VmPrepare {
         name: options.name.clone(),
         time_type: options.time_type.into(),
@@ -369,17 +394,11 @@ fn prepare(directory: &Path, options: &Arguments, user: u32) -> Result<VmPrepare
             Namespace::Other => UserNamespace::Other,
         },
         files: !matches!(options.delivery, Way::Vmclock),
+        address,
     };
     let response = ask(directory, &Request::VmPrepare(request))?;
     let Response::VmPrepared(prepared) = response else { bail!(unexpected(&response)) };
     Ok(prepared)
-}
-
-/// Writes the ACPI table for this VM's memory.
-fn write_table(table: &Path, address: u64) -> Result<()> {
-    fs::write(table, ssdt(address))
-        .and_then(|()| fs::set_permissions(table, Permissions::from_mode(0o644)))
-        .with_context(|| format!("cannot write {}; run as root", table.display()))
 }
 
 /// Who will run QEMU.
@@ -393,40 +412,5 @@ fn qemu_user(options: &Arguments) -> Result<u32> {
         (None, Format::Libvirt) => ["libvirt-qemu", "qemu"].iter().find_map(|user| uid_of(user)).context(
             "neither libvirt-qemu nor qemu is a user here; give --user with the user of /etc/libvirt/qemu.conf",
         ),
-    }
-}
-
-/// Lets QEMU's user read the VM's folder, whatever the umasks were, and make its QMP socket in a
-/// separate folder: in the VM's folder itself it could replace the page. Returns that folder.
-fn open_to_qemu(directory: &Path, name: &str, user: u32) -> Result<PathBuf> {
-    let vms = directory.join("vms");
-    let folder = vms.join(name);
-    let monitor = folder.join("monitor");
-    let open = || {
-        fs::create_dir_all(&monitor)?;
-        for readable in [&vms, &folder] {
-            fs::set_permissions(readable, Permissions::from_mode(0o755))?;
-        }
-        fs::set_permissions(&monitor, Permissions::from_mode(0o700))?;
-        chown(&monitor, Some(user), None)
-    };
-    open().with_context(|| format!("cannot make {}; run as root", monitor.display()))?;
-    Ok(monitor)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_socket_folder_is_writable_for_qemu() {
-        let directory = tempfile::tempdir().unwrap();
-        let us = fs::metadata(directory.path())
-            .map(|m| std::os::unix::fs::MetadataExt::uid(&m))
-            .unwrap();
-        let monitor = open_to_qemu(directory.path(), "web", us).unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(monitor, directory.path().join("vms/web/monitor"));
-        assert_eq!((mode(&monitor), mode(monitor.parent().unwrap())), (0o700, 0o755));
     }
 }
