@@ -371,11 +371,12 @@ impl Ensemble {
         if let Some((index, _)) = members.iter().find(|(_, v)| !v.trusted)
             && members.iter().filter(|(_, v)| v.trusted).count() * 2 <= members.len()
         {
-            let name = &self.references[*index].0;
-            return (
-                Quality::Unreliable,
-                Some(format!("{name} contradicted its own bounds; rebuilding them")),
-            );
+            let (name, reference) = &self.references[*index];
+            let reason = match reference.beyond_limits() {
+                Some(rate) => format!("by {name}, {}", self.parameters.rate_broken_by(rate)),
+                None => format!("{name} contradicted its own bounds; rebuilding them"),
+            };
+            return (Quality::Unreliable, Some(reason));
         }
         let used: u64 = members.iter().map(|(i, _)| self.references[*i].1.used()).sum();
         if used < u64::from(self.parameters.first_exchanges) {

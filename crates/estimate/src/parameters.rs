@@ -270,6 +270,18 @@ impl Parameters {
         )
     }
 
+    /// The same when the counter seems to run this much faster than nominal, relative, before any
+    /// rate is proven.
+    #[must_use]
+    pub fn rate_broken_by(&self, rate: f64) -> String {
+        format!(
+            "the counter runs {:+.0} ppm from its nominal rate, more than oscillator.unmeasured_rate_ppm states ({}): \
+             set it to that or more, unless the reference drifts",
+            rate * 1e6,
+            plain(self.unmeasured_rate.ppb() / 1000.0, 3),
+        )
+    }
+
     /// Checks all limits.
     ///
     /// # Errors

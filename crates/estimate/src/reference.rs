@@ -132,6 +132,13 @@ impl ReferenceClock {
         self.bounds.beyond_floor()
     }
 
+    /// How much faster than nominal the counter seems to run, relative, where that is beyond
+    /// `unmeasured_rate` and no rate is proven yet.
+    #[must_use]
+    pub fn beyond_limits(&self) -> Option<f64> {
+        self.bounds.beyond_limits()
+    }
+
     /// Takes one exchange in.
     pub fn observe(&mut self, exchange: &Exchange) -> Observation {
         let minimum = self.unmeasured.longest.ticks_in(self.parameters.minimum_round_trip);

@@ -5,6 +5,7 @@
 //! | level 1: the facts exclude each other under the limits of the rate | everything starts over; until enough exchanges agree, the hull of before and since |
 //! | level 2: no rate that wanders this little explains the facts | the next larger wander that does, for a day |
 //! | the guard or the lookback: they need a path or a clock that moved | nothing but doubt |
+//! | the rate as estimated at the start is beyond the stated limits | doubt for as long as it is |
 //!
 //! In all three cases the bounds are not trusted until further exchanges agree, and never become
 //! narrower through it.
@@ -53,6 +54,9 @@ pub struct HardBounds {
     guard: Guard,
     lookback: Lookback,
     rebuild: Option<Rebuild>,
+    /// By how much the counter is estimated to be fast, relative, while no rate is proven and that
+    /// is beyond the limits.
+    beyond_limits: Option<f64>,
     /// Exchanges that must agree before the bounds are trusted again after a doubt.
     doubtful: u32,
     /// Counter value up to which time was accounted.
@@ -77,6 +81,7 @@ impl HardBounds {
             guard: Guard::new(),
             lookback: Lookback::default(),
             rebuild: None,
+            beyond_limits: None,
             doubtful: 0,
             last: 0,
             exchanges: 0,
@@ -128,8 +133,26 @@ impl HardBounds {
                 outcome = Outcome::Doubted(early);
             }
             self.lookback.keep(opinion);
+            let beyond = self.rate_beyond_limits(opinion, span);
+            outcome =
+                beyond.filter(|_| outcome == Outcome::Agrees).map_or(outcome, Outcome::Doubted);
         }
         self.measure_rate(&level1).unwrap_or(outcome)
+    }
+
+    /// Until a rate is proven, the bounds rest on the stated limits alone. An oscillator beyond them
+    /// takes the truth out of the bounds before facts contradict each other, but the estimate tells
+    /// with the second exchange. Returns by how much the time was off since the last exchange when
+    /// it tells first.
+    fn rate_beyond_limits(&mut self, opinion: &Opinion, span: f64) -> Option<Duration> {
+        let rate = opinion.estimate.period.relative_to(self.nominal);
+        let centre = self.unmeasured.middle().relative_to(self.nominal);
+        let sigma = opinion.error_later.as_secs_f64() / opinion.later.as_secs_f64();
+        let excess = (rate - centre).abs() - self.unmeasured.half_width().ppb() * 1e-9;
+        let was_beyond = self.beyond_limits.is_some();
+        self.beyond_limits = (!self.rate_known && excess > sigma).then_some(-rate);
+        let begins = self.beyond_limits.is_some() && !was_beyond;
+        begins.then(|| Duration::from_secs_f64(excess * span))
     }
 
     /// Without the reference's residence, s.
@@ -347,10 +370,17 @@ impl HardBounds {
         self.wander.beyond_floor()
     }
 
+    /// How much faster than nominal the counter seems to run, relative, where that is beyond the
+    /// operator's limits and no rate is proven yet.
+    #[must_use]
+    pub fn beyond_limits(&self) -> Option<f64> {
+        self.beyond_limits
+    }
+
     /// False after a contradiction or a doubt, until enough exchanges agreed.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
-        self.rebuild.is_none() && self.doubtful == 0
+        self.rebuild.is_none() && self.doubtful == 0 && self.beyond_limits.is_none()
     }
 }
 

@@ -230,3 +230,32 @@ fn a_longer_path_is_no_contradiction() {
         assert!(o.holds_truth());
     }
 }
+
+#[test]
+fn a_counter_beyond_the_stated_limits_is_told_by_the_second_exchange() {
+    for seed in 0..12 {
+        let mut world = World::lan(seed);
+        world.frequency = 150e-6;
+        let mut o = Observer::new(world, &Parameters::default());
+        assert_eq!(o.poll(), Outcome::Agrees);
+        assert!(o.bounds.is_trusted());
+        // Facts may contradict each other as well; then everything starts over, untrusted too.
+        for n in 2..40 {
+            o.poll();
+            assert!(!o.bounds.is_trusted(), "seed {seed}, exchange {n}");
+        }
+    }
+}
+
+#[test]
+fn a_counter_within_the_limits_is_not_suspected() {
+    for seed in 0..12 {
+        let mut world = World::lan(seed);
+        world.frequency = -75e-6;
+        let mut o = Observer::new(world, &Parameters::default());
+        for n in 0..40 {
+            assert_eq!(o.poll(), Outcome::Agrees, "seed {seed}, exchange {n}");
+            assert_eq!(o.bounds.beyond_limits(), None);
+        }
+    }
+}
