@@ -6,7 +6,6 @@ use anyhow::Context;
 use timevisor_clock_page::{Counter, CounterId};
 use timevisor_guests::delivery::DeliveryKind;
 use timevisor_guests::owner::{Owner, Source};
-use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
@@ -23,6 +22,9 @@ use super::prepared::Files;
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
 use crate::report::{error, error_response};
+
+/// How long root's request waits for the examination of the process that it names.
+const EXAMINATION: Duration = Duration::from_secs(1);
 
 impl Vms {
     /// Answers `vm_list`.
@@ -80,7 +82,11 @@ impl Vms {
         };
         let qemu = Process::open(pid)
             .context("no such process")
-            .and_then(|process| Ok(Qemu::open(process)?))
+            .and_then(|process| {
+                let user = process.users()?.real;
+                let found = self.helpers.examine_now(user, process, EXAMINATION);
+                found.map_err(anyhow::Error::msg)
+            })
             .map_err(|e| {
                 error(
                     ErrorCode::NotFound,
