@@ -222,6 +222,7 @@ int main(int count, char **words)
 {
     prctl(PR_SET_NAME, "qemu-system-x86");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGPIPE, SIG_IGN);
     const char *attack = option(count, words, "-attack=");
     const char *argument = attack ? strchr(attack, '=') : NULL;
     must(attack != NULL, "-attack=");

@@ -84,7 +84,13 @@ impl Vms {
                                 .ok_or_else(|| "the counter's ratio is nonsense".to_owned())
                         }),
                         Ok(Answer::Examined(_)) => Err("the helper gave another answer".to_owned()),
-                        Err(problem) => Err(problem),
+                        Err(problem) => {
+                            let served = &self.served[index];
+                            if self.told.take(served.user, monotonic()) {
+                                tracing::warn!("VM {}: {problem}", served.vm.name);
+                            }
+                            Err(problem)
+                        }
                     };
                     let served = &mut self.served[index];
                     served.asking = false;
