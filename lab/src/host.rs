@@ -144,7 +144,15 @@ impl Host {
         let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
         let mut command = match &self.oscillator {
             Some(oscillator) => oscillator.tethered(&self.programs.0),
-            None => command::tethered(&self.programs.0),
+            // Under the shipped unit, say (lab/systemd): a program that starts the daemon in its way.
+            None => match std::env::var_os("LAB_DAEMON") {
+                Some(starter) => {
+                    let mut command = command::tethered(starter);
+                    command.arg(&self.programs.0);
+                    command
+                }
+                None => command::tethered(&self.programs.0),
+            },
         };
         command.arg("--config").arg(self.config_path());
         let mut daemon = Tethered::spawn(&mut command, "timevisord", &log)?;

@@ -86,7 +86,9 @@ pub fn frozen(
 ) -> anyhow::Result<u64> {
     let mut source = {
         let qemu = qemu::Qemu::open(Process::open(guest.pid())?)?;
-        counter_mapping::source(qemu.process, qemu.accelerator, qemu.command_line.icount)?
+        let mut programs = counter_mapping::Programs::default();
+        let icount = qemu.command_line.icount;
+        counter_mapping::source(qemu.process, qemu.accelerator, icount, &mut programs)?
     };
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);

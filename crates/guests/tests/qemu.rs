@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use timevisor_guests::acpi;
 use timevisor_guests::arguments::{Chipset, Delivery, Hotplug, Request};
-use timevisor_guests::counter_mapping::{MappingError, MappingSource, TcgMapping, source};
+use timevisor_guests::counter_mapping::{
+    MappingError, MappingSource, Programs, TcgMapping, source,
+};
 use timevisor_guests::delivery::{
     DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
 };
@@ -137,7 +139,7 @@ fn the_tcg_mapping_follows_stop_and_cont() {
         let qemu = machine.qemu();
         assert_eq!((qemu.name.as_str(), qemu.accelerator), ("probe", Accelerator::Tcg));
         assert_eq!(qemu.command_line.qmp_sockets, [machine.folder.path().join("first.qmp")]);
-        let mut source = TcgMapping::attach(qemu.process).unwrap();
+        let mut source = TcgMapping::attach(qemu.process, &mut Programs::default()).unwrap();
         let fresh = source.read().unwrap();
         assert_eq!((fresh.running, fresh.offset), (false, 0), "{command:?}");
 
@@ -178,12 +180,17 @@ fn icount_has_no_mapping() {
     for command in emulators() {
         let machine = Machine::start(&command, &["-icount", "1"]);
         let mut qemu = machine.qemu();
-        let answer = source(qemu.process, qemu.accelerator, qemu.command_line.icount);
+        let answer = source(
+            qemu.process,
+            qemu.accelerator,
+            qemu.command_line.icount,
+            &mut Programs::default(),
+        );
         assert!(matches!(answer.err(), Some(MappingError::Icount)));
         // Also when the command line does not show it.
         qemu.command_line.icount = false;
         assert!(matches!(
-            TcgMapping::attach(qemu.process).unwrap().read(),
+            TcgMapping::attach(qemu.process, &mut Programs::default()).unwrap().read(),
             Err(MappingError::Icount)
         ));
     }

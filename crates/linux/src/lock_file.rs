@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::process::Process;
+use crate::process::{Process, text};
 
 /// How often a file is replaced or found replaced before we give up.
 const ATTEMPTS: u32 = 8;
@@ -117,20 +117,9 @@ fn named(pid: Option<u32>) -> String {
 }
 
 fn holder(file: &Metadata) -> Option<u32> {
-    listed(&fs::read_to_string("/proc/locks").unwrap_or_default(), file)
-}
-
-/// The pid in /proc/locks that holds a flock on this file:
-/// `1: FLOCK ADVISORY WRITE 708 08:01:1234 0 EOF`.
-fn listed(locks: &str, metadata: &Metadata) -> Option<u32> {
-    let device = metadata.dev();
-    let name =
-        format!("{:02x}:{:02x}:{}", libc::major(device), libc::minor(device), metadata.ino());
-    locks.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let held = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&name.as_str());
-        if held { words.get(4)?.parse().ok() } else { None }
-    })
+    let device = file.dev();
+    let name = format!("{:02x}:{:02x}:{}", libc::major(device), libc::minor(device), file.ino());
+    text::flock_holder(&fs::read_to_string("/proc/locks").unwrap_or_default(), &name)
 }
 
 /// Whether root or this user runs the process. The real user counts: a program that is set-user-id

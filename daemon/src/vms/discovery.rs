@@ -121,8 +121,10 @@ impl Discovery {
         match found {
             // Whatever the helper says: it was asked about this process.
             Ok(Ok(qemu)) => return Some(Qemu { process: *process, ..qemu }),
-            Ok(Err(NotServed::NotQemu)) => {}
-            Ok(Err(NotServed::Problem(problem))) | Err(problem) => self.failed(process, problem),
+            Ok(Err(NotServed::Problem(problem))) => self.failed(process, problem),
+            // Nobody knows what it is; most processes are no VMs.
+            Err(problem) if looks_like_qemu(*process) => self.failed(process, problem),
+            Ok(Err(NotServed::NotQemu)) | Err(_) => {}
         }
         None
     }

@@ -112,22 +112,29 @@ impl Helpers {
             if let Some(at) = self.arrived.iter().position(|arrived| arrived.number == number) {
                 return self.arrived.remove(at).answer;
             }
-            let left = until - monotonic();
-            if left <= Duration::ZERO {
-                return Err(format!(
-                    "process {} could not be examined within {within}",
-                    process.pid()
-                ));
-            }
-            let mut fds: Vec<_> = self.fds().map(|(_, fd)| PollFd::readable(fd)).collect();
-            let timeout = u64::try_from(left.ceil_nanos()).unwrap_or(0);
-            wait(&mut fds, Some(std::time::Duration::from_nanos(timeout)))
-                .map_err(|error| format!("poll failed: {error}"))?;
-            drop(fds);
-            for user in self.users.keys().copied().collect::<Vec<_>>() {
-                self.on_ready(user);
+            if !self.wait_until(until) {
+                let pid = process.pid();
+                return Err(format!("process {pid} could not be examined within {within}"));
             }
         }
+    }
+
+    /// Waits for an answer. Returns false when it is too late.
+    pub fn wait_until(&mut self, until: Duration) -> bool {
+        let left = until - monotonic();
+        if left <= Duration::ZERO {
+            return false;
+        }
+        let mut fds: Vec<_> = self.fds().map(|(_, fd)| PollFd::readable(fd)).collect();
+        let timeout = u64::try_from(left.ceil_nanos()).unwrap_or(0);
+        if wait(&mut fds, Some(std::time::Duration::from_nanos(timeout))).is_err() {
+            return false;
+        }
+        drop(fds);
+        for user in self.users.keys().copied().collect::<Vec<_>>() {
+            self.on_ready(user);
+        }
+        true
     }
 
     /// What the QEMU of this process is, as [`Self::ask_now`].

@@ -106,6 +106,15 @@ impl Vms {
         self.ask_mappings();
     }
 
+    /// Waits until the counter mapping of the VM with this process is known, or why it is not.
+    pub(super) fn settle(&mut self, pid: u32, within: Duration, clock: &HostClock) {
+        let until = monotonic() + within;
+        let asking = |s: &super::Served| s.asking && s.vm.qemu.process.pid() == pid;
+        while self.served.iter().any(asking) && self.helpers.wait_until(until) {
+            self.take_answers(clock);
+        }
+    }
+
     /// Resumes a VM that waits for its page, once the page says what is known.
     fn resume_if_ready(&mut self, index: usize) {
         let served = &mut self.served[index];

@@ -38,9 +38,14 @@ impl Vms {
     pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
         let added = self.try_add(add, clock).and_then(|index| self.await_arrival(index, add));
         self.note();
-        match added {
-            Ok(index) => Response::VmAdded(row(&self.served[index])),
-            Err(error) => Response::Error(error),
+        let pid = match added {
+            Ok(index) => self.served[index].vm.qemu.process.pid(),
+            Err(error) => return Response::Error(error),
+        };
+        self.settle(pid, EXAMINATION, clock);
+        match self.served.iter().find(|s| s.vm.qemu.process.pid() == pid) {
+            Some(served) => Response::VmAdded(row(served)),
+            None => error_response(ErrorCode::Unavailable, "the VM has ended", "start it again"),
         }
     }
 
@@ -321,6 +326,8 @@ fn row(served: &Served) -> VmRow {
         None => "unknown".to_owned(),
     };
     let immovable = served.monitor.as_ref().and_then(Monitor::immovable);
+    let being_read = served.asking.then_some("its counter mapping is being read");
+    let being_read = being_read.filter(|_| vm.mapping().is_none());
     VmRow {
         name: vm.name.clone(),
         qemu_name: Some(&vm.qemu.name).filter(|name| id_of(name) != **name).cloned(),
@@ -329,7 +336,7 @@ fn row(served: &Served) -> VmRow {
         delivery: vm.delivery.name().to_owned(),
         mapping,
         status: vm.writer().status().name().to_owned(),
-        reason: immovable.or_else(|| vm.problem()).map(ToOwned::to_owned),
+        reason: immovable.or_else(|| vm.problem()).or(being_read).map(ToOwned::to_owned),
         time_type: match vm.writer().identity().timescale {
             TimescaleId::Utc => TimeType::Utc,
             _ => TimeType::Tai,

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `mapping.rs` | [`CounterMapping`], and [`MappingSource`] for both accelerators |
 //! | [`kvm`] | [`KvmMapping`]: the TSC offset and ratio of every vCPU, from debugfs |
+//! | [`program`] | where a running QEMU has its variables |
 //! | [`tcg`] | [`TcgMapping`]: QEMU's offset, from its memory |
 //!
 //! A mapping is exact until a stop, cont, migration, restore or host suspend changes it. Read it
@@ -12,10 +13,12 @@
 
 pub mod kvm;
 mod mapping;
+pub mod program;
 pub mod tcg;
 
 pub use kvm::KvmMapping;
 pub use mapping::{CounterMapping, MappingError, MappingSource};
+pub use program::Programs;
 pub use tcg::TcgMapping;
 
 use timevisor_linux::process::Process;
@@ -23,6 +26,7 @@ use timevisor_linux::process::Process;
 use crate::qemu::Accelerator;
 
 /// The source for the accelerator of this QEMU's process. `icount`: it runs with `-icount`.
+/// `programs` remembers executables.
 ///
 /// # Errors
 /// As the source's own constructor.
@@ -30,10 +34,11 @@ pub fn source(
     process: Process,
     accelerator: Accelerator,
     icount: bool,
+    programs: &mut Programs,
 ) -> Result<Box<dyn MappingSource + Send>, MappingError> {
     Ok(match accelerator {
         Accelerator::Kvm => Box::new(KvmMapping::new(kvm::DEBUGFS, process.pid())?),
         Accelerator::Tcg if icount => return Err(MappingError::Icount),
-        Accelerator::Tcg => Box::new(TcgMapping::attach(process)?),
+        Accelerator::Tcg => Box::new(TcgMapping::attach(process, programs)?),
     })
 }

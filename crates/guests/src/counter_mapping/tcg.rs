@@ -6,16 +6,12 @@
 //! Checked against QEMU 7.2 and 10.0 (tests/qemu.rs). It writes nothing and stops nothing; QEMU's
 //! own sequence count reveals a concurrent change.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
-
-use object::read::elf::{FileHeader as _, SectionHeader as _};
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache, elf};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_time::CounterRatio;
 
 use super::mapping::{CounterMapping, MappingError, MappingSource};
+use super::program::Programs;
 
 /// Maximum number of retries when a change interrupts a reading.
 const TRIES: usize = 1000;
@@ -40,12 +36,13 @@ impl TcgMapping {
     ///
     /// # Errors
     /// When QEMU lacks the symbol, or we lack CAP_SYS_PTRACE.
-    pub fn attach(process: Process) -> Result<Self, MappingError> {
+    pub fn attach(process: Process, programs: &mut Programs) -> Result<Self, MappingError> {
         // Opened first: it is bound to the process, so everything after refers to the same one.
         let memory = ProcessMemory::open(process)?;
-        let program = Program::of(process)?;
-        let state = program.symbol("timers_state").ok_or(MappingError::NoSymbol("timers_state"))?;
-        Ok(Self { memory, state, icount: program.symbol("use_icount") })
+        let program = programs.of(process)?;
+        let state =
+            program.address("timers_state").ok_or(MappingError::NoSymbol("timers_state"))?;
+        Ok(Self { memory, state, icount: program.address("use_icount") })
     }
 
     /// The bytes of the state, and the host's counter between two reads that agreed on them. The
@@ -117,69 +114,6 @@ fn decode(bytes: &[u8; STATE_BYTES], later: u64) -> Result<CounterMapping, Mappi
     Ok(CounterMapping { ratio: CounterRatio::ONE, offset, running })
 }
 
-/// A running program's symbols and load address.
-struct Program {
-    symbols: Vec<(String, u64)>,
-    bias: u64,
-}
-
-impl Program {
-    fn of(process: Process) -> Result<Self, MappingError> {
-        let wrong = |reason: &str| MappingError::Program { reason: reason.to_owned() };
-        let file: File = process.open_exe()?;
-        let here = file.metadata().map_err(|error| wrong(&error.to_string()))?;
-        let cache = ReadCache::new(file);
-        let size = size_of_tables(&cache).map_err(|error| wrong(&error.to_string()))?;
-        if size > LARGEST_TABLES {
-            return Err(wrong("its symbol tables are larger than any QEMU's"));
-        }
-        let elf = object::File::parse(&cache).map_err(|error| wrong(&error.to_string()))?;
-        let first = elf.segments().next().ok_or_else(|| wrong("no segments"))?;
-        let (offset, _) = first.file_range();
-        let path = process.exe()?;
-        let path = path.to_string_lossy();
-        let maps = process.maps()?;
-        let map = maps
-            .iter()
-            .find(|map| {
-                // On some file systems (btrfs) a mapping tells another device than the file does.
-                let executable = map.is_of(&here) || (map.inode == here.ino() && map.path == path);
-                executable && map.offset <= offset && offset - map.offset < map.end - map.start
-            })
-            .ok_or_else(|| wrong("the program's first segment is not mapped"))?;
-        let bias = (map.start + (offset - map.offset)).wrapping_sub(first.address());
-        let symbols = elf
-            .dynamic_symbols()
-            .filter(ObjectSymbol::is_definition)
-            .filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())))
-            .filter(|(name, _)| WANTED.contains(name))
-            .map(|(name, address)| (name.to_owned(), address))
-            .collect();
-        Ok(Self { symbols, bias })
-    }
-
-    fn symbol(&self, name: &str) -> Option<u64> {
-        let (_, address) = self.symbols.iter().find(|(known, _)| known == name)?;
-        Some(address.wrapping_add(self.bias))
-    }
-}
-
-const WANTED: [&str; 2] = ["timers_state", "use_icount"];
-
-/// QEMU's dynamic symbols and their names take less than a megabyte. Whoever makes an executable
-/// chooses how large its tables are, and parsing takes all of them into memory.
-const LARGEST_TABLES: u64 = 64 << 20;
-
-/// The size of all symbol and string tables together, bytes, as the section headers state it.
-fn size_of_tables(cache: &ReadCache<File>) -> object::Result<u64> {
-    let header = elf::FileHeader64::<Endianness>::parse(cache)?;
-    let endian = header.endian()?;
-    let tables = [elf::SHT_DYNSYM, elf::SHT_SYMTAB, elf::SHT_STRTAB];
-    let sections = header.section_headers(endian, cache)?;
-    let sizes = sections.iter().filter(|section| tables.contains(&section.sh_type(endian)));
-    Ok(sizes.fold(0, |sum, section| sum.saturating_add(section.sh_size(endian))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +166,6 @@ mod tests {
     #[test]
     fn a_program_without_the_symbol_says_so() {
         let us = Process::open(std::process::id()).unwrap();
-        assert_eq!(Program::of(us).unwrap().symbol("timers_state"), None);
+        assert_eq!(Programs::default().of(us).unwrap().address("timers_state"), None);
     }
 }

@@ -6,7 +6,7 @@ use std::error::Error;
 use timevisor_linux::process::{Process, ProcessError};
 
 use super::message::{Answer, Answered, Asked, NotServed, Question};
-use crate::counter_mapping::{self, MappingError, MappingSource};
+use crate::counter_mapping::{self, MappingError, MappingSource, Programs};
 use crate::qemu::{Accelerator, Qemu, QemuError};
 
 /// Sources of mappings that are kept open, each with a descriptor or two. More VMs than that cost
@@ -17,6 +17,7 @@ const MOST_SOURCES: usize = 300;
 #[derive(Default)]
 pub struct Examiner {
     sources: HashMap<Process, Box<dyn MappingSource + Send>>,
+    programs: Programs,
 }
 
 impl Examiner {
@@ -46,7 +47,7 @@ impl Examiner {
     ) -> Result<counter_mapping::CounterMapping, MappingError> {
         let source = match self.sources.remove(&process) {
             Some(source) => source,
-            None => counter_mapping::source(process, accelerator, icount)?,
+            None => counter_mapping::source(process, accelerator, icount, &mut self.programs)?,
         };
         let mut source = source;
         let found = source.read();

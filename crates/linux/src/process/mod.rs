@@ -8,6 +8,7 @@ mod memory;
 mod owner;
 mod pid_fd;
 mod stopped;
+pub mod text;
 
 use std::fs::File;
 use std::io;
@@ -158,10 +159,12 @@ impl Process {
     fn open_named(pid: u32) -> Result<(Self, String), ProcessError> {
         let process = Self::new(pid);
         let stat = process.read("stat")?;
-        let stat = String::from_utf8_lossy(&stat);
-        let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
-        let name = name.map_or_else(String::new, |(name, _)| name.to_owned());
-        Ok((Self { pid, started: Some(process.start_in(&stat)?) }, name))
+        let stat =
+            text::stat(&String::from_utf8_lossy(&stat)).ok_or_else(|| process.odd("stat"))?;
+        if stat.has_ended() {
+            return Err(ProcessError::Gone(pid));
+        }
+        Ok((Self { pid, started: Some(stat.started) }, stat.name))
     }
 
     /// Its pid.
@@ -183,17 +186,8 @@ impl Process {
     /// [`ProcessError::Gone`] after its end.
     pub fn start_time(&self) -> Result<u64, ProcessError> {
         let stat = self.read("stat")?;
-        self.start_in(&String::from_utf8_lossy(&stat))
-    }
-
-    fn start_in(&self, stat: &str) -> Result<u64, ProcessError> {
-        // The name in parentheses may contain anything, so count from its end.
-        let (_, rest) = stat.rsplit_once(')').unwrap_or_default();
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        if matches!(fields.first(), Some(&"Z" | &"X")) {
-            return Err(ProcessError::Gone(self.pid));
-        }
-        fields.get(19).and_then(|field| field.parse().ok()).ok_or_else(|| self.odd("stat"))
+        let stat = text::stat(&String::from_utf8_lossy(&stat)).ok_or_else(|| self.odd("stat"))?;
+        if stat.has_ended() { Err(ProcessError::Gone(self.pid)) } else { Ok(stat.started) }
     }
 
     /// Its name, cut to 15 bytes by the kernel.
@@ -287,9 +281,9 @@ impl Process {
     /// # Errors
     /// When the process has ended, or permission is missing.
     pub fn maps(&self) -> Result<Vec<MapLine>, ProcessError> {
-        let text = self.read("maps")?;
-        let text = String::from_utf8_lossy(&text);
-        text.lines().map(|line| parse_map(line).ok_or_else(|| self.odd("maps"))).collect()
+        let maps = self.read("maps")?;
+        let maps = String::from_utf8_lossy(&maps);
+        maps.lines().map(|line| text::map(line).ok_or_else(|| self.odd("maps"))).collect()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -314,26 +308,6 @@ impl Process {
             _ => ProcessError::Read { pid: self.pid, what, source },
         }
     }
-}
-
-/// `55d0-55e0 r-xp 00001000 fd:01 1234    /usr/bin/name with spaces` (proc_pid_maps(5)).
-fn parse_map(line: &str) -> Option<MapLine> {
-    let (range, rest) = line.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let mut words = rest.splitn(4, ' ');
-    let permissions = words.next()?.to_owned();
-    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-    let device = words.next()?.to_owned();
-    let (inode, path) = words.next()?.split_once(' ').unwrap_or((rest.rsplit(' ').next()?, ""));
-    Some(MapLine {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        permissions,
-        offset,
-        device,
-        inode: inode.parse().ok()?,
-        path: path.trim_start().to_owned(),
-    })
 }
 
 #[cfg(test)]

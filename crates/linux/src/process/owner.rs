@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::{Process, ProcessError};
+use super::{Process, ProcessError, text};
 
 /// The users of a process, as this user namespace knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl Process {
     /// When the process has ended.
     pub fn users(&self) -> Result<Users, ProcessError> {
         let status = self.read("status")?;
-        parse_users(&String::from_utf8_lossy(&status)).ok_or_else(|| self.odd("status"))
+        text::users(&String::from_utf8_lossy(&status)).ok_or_else(|| self.odd("status"))
     }
 
     /// Whether it is in the same user namespace as this process. A user who makes a namespace is
@@ -62,14 +62,6 @@ impl Process {
     }
 }
 
-/// `Uid:` real, effective, saved, file system (proc_pid_status(5)).
-fn parse_users(status: &str) -> Option<Users> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let uids: Result<Vec<u32>, _> = line.split_whitespace().map(str::parse).collect();
-    let [real, effective, saved, file_system] = uids.ok()?[..] else { return None };
-    Some(Users { real, effective, saved, file_system })
-}
-
 /// AT_SECURE of an auxiliary vector (getauxval(3)): pairs of a type and a value. Those of 32-bit
 /// programs are not understood; QEMU has none since version 10.
 fn at_secure(vector: &[u8]) -> Option<u64> {
@@ -86,13 +78,13 @@ mod tests {
 
     #[test]
     fn all_four_users_are_read() {
-        let text = "Name:\tx\nUid:\t4001\t0\t0\t4001\nGid:\t1\t2\t3\t4\n";
-        let users = parse_users(text).unwrap();
+        let status = "Name:\tx\nUid:\t4001\t0\t0\t4001\nGid:\t1\t2\t3\t4\n";
+        let users = text::users(status).unwrap();
         assert_eq!(users, Users { real: 4001, effective: 0, saved: 0, file_system: 4001 });
         assert_eq!(users.only(), None);
-        assert_eq!(parse_users("Uid:\t7\t7\t7\t7").unwrap().only(), Some(7));
+        assert_eq!(text::users("Uid:\t7\t7\t7\t7").unwrap().only(), Some(7));
         for odd in ["", "Uid:\t7\t7\t7", "Uid:\t7\t7\t7\t-1", "Uid:\t7\t7\t7\t7\t7"] {
-            assert_eq!(parse_users(odd), None, "{odd}");
+            assert_eq!(text::users(odd), None, "{odd}");
         }
     }
 

@@ -82,15 +82,15 @@ fn descriptors_are_looked_at_up_to_a_limit() {
 
 #[test]
 fn map_lines_parse() {
-    let map = parse_map(
+    let map = text::map(
         "7f00-7fff r--p 00001000 fd:01 1234                       /usr/lib/a b (deleted)",
     )
     .unwrap();
     assert_eq!((map.start, map.end, map.offset, map.inode), (0x7f00, 0x7fff, 0x1000, 1234));
     assert_eq!((map.device.as_str(), map.path.as_str()), ("fd:01", "/usr/lib/a b (deleted)"));
-    assert_eq!(parse_map("7f00-7fff rw-p 00000000 00:00 0 ").unwrap().path, "");
-    assert_eq!(parse_map("7f00-7fff rw-p 00000000 00:00 0").unwrap().inode, 0);
-    assert_eq!(parse_map("nonsense"), None);
+    assert_eq!(text::map("7f00-7fff rw-p 00000000 00:00 0 ").unwrap().path, "");
+    assert_eq!(text::map("7f00-7fff rw-p 00000000 00:00 0").unwrap().inode, 0);
+    assert_eq!(text::map("nonsense"), None);
 }
 
 #[test]

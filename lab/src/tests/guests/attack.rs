@@ -75,6 +75,7 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     })?;
     fs::write(ctx.path("attack.log"), &log)?;
     let count = mallory.count;
+    let helpers = helpers()?;
     mallory.end();
 
     ensure!(busy.outside == 0, "{} readings are unreliable: {}", busy.outside, host.log_text());
@@ -101,7 +102,7 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     served(&host, "web", &real)?;
     Ok(format!(
         "{count} attacks by uid {MALLORY} in {seconds} s (seed {seed}): no effect on web; written {:.2} times a second ({:.2} \
-         before), +-{:.0} us ({:.0}); {} answers, median {:.1} ms, slowest {:.0} ms ({:.1} and {:.0} before)",
+         before), +-{:.0} us ({:.0}); {helpers}; {} answers, median {:.1} ms, slowest {:.0} ms ({:.1} and {:.0} before)",
         busy.published,
         quiet.published,
         busy.half_width * 1e6,
@@ -112,6 +113,36 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
         quiet.median.as_secs_f64() * 1e3,
         quiet.slowest.as_secs_f64() * 1e3,
     ))
+}
+
+/// What the helpers of this namespace's daemon may do, of which her processes have at least one.
+fn helpers() -> anyhow::Result<String> {
+    // CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE.
+    const KEPT: u64 = 1 << 2 | 1 << 19;
+    let mut users = std::collections::BTreeSet::new();
+    let mut count = 0;
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if !line.ends_with(b"\0--helper\0") {
+            continue;
+        }
+        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        if field("State:").starts_with('Z') {
+            continue;
+        }
+        let capabilities = u64::from_str_radix(&field("CapPrm:"), 16)?;
+        ensure!(capabilities & !KEPT == 0, "a helper has capabilities {capabilities:x}");
+        ensure!(field("Seccomp:") == "2" && field("NoNewPrivs:") == "1", "a helper: {status}");
+        users.insert(field("Uid:").split_whitespace().next().unwrap_or("?").to_owned());
+        count += 1;
+    }
+    ensure!(count > 0, "no helper runs");
+    let users = users.into_iter().collect::<Vec<_>>().join(" and ");
+    Ok(format!("{count} confined helpers as uid {users}"))
 }
 
 /// What root and the VM see for a while.

@@ -7,12 +7,14 @@ pub(crate) mod hotplug;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
 pub(crate) mod leap;
+pub(crate) mod many;
 pub(crate) mod owners;
 pub(crate) mod page;
 pub(crate) mod ptp;
 pub(crate) mod reboot;
 pub(crate) mod references;
 pub(crate) mod set_clock;
+pub(crate) mod shipped_unit;
 pub(crate) mod strangers;
 
 use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Processors, Root};
@@ -210,6 +212,28 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 90,
         run: attack::attack,
+    },
+    Test {
+        name: "many-vms",
+        about: "200 VMs on one host: all served, written together, little memory",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 60,
+        run: many::many,
+    },
+    Test {
+        name: "shipped-unit",
+        about: "owners, reboot, memory-hotplug, fault-qemu and attack again, with timevisord under the shipped unit in a real systemd",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("systemd"),
+        ],
+        seconds: 200,
+        run: shipped_unit::shipped_unit,
     },
     Test {
         name: "leap-inserted",

@@ -1,0 +1,30 @@
+//! Both ends of a helper: a helper that was tricked may answer anything, and only what was asked is
+//! taken.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use timevisor_guests::examine::message::{Answer, Answered, Asked};
+use timevisor_guests::examine::{Question, Watch};
+use timevisor_linux::helper::LONGEST;
+use timevisor_linux::process::Process;
+use timevisor_time::Duration;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(asked) = Asked::from_bytes(data) {
+        assert_eq!(Asked::from_bytes(&asked.to_bytes()).unwrap(), asked);
+    }
+    let Ok(answered) = Answered::from_bytes(data) else { return };
+    let bytes = answered.to_bytes();
+    assert!(bytes.len() <= LONGEST && Answered::from_bytes(&bytes).is_ok());
+    if let Answer::Mapping(Ok(mapping)) = &answered.answer
+        && let Some(mapping) = mapping.get()
+    {
+        let _ = mapping.guest_from_host(u64::MAX);
+    }
+    let now = Duration::from_secs(1);
+    let mut watch = Watch::default();
+    watch.ask(1, Process::new(7), Question::Examine, now).unwrap();
+    watch.ask(2, Process::new(8), Question::Examine, now).unwrap();
+    let taken = watch.answered(answered.number, now);
+    assert_eq!(taken.is_some(), answered.number == 1);
+});

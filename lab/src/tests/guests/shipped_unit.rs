@@ -1,0 +1,59 @@
+//! What this folder tests as root works under the shipped unit's restrictions too: its capabilities,
+//! its system calls, what it can see. A real systemd, in namespaces of its own, applies them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::command;
+use crate::interrupt::Late;
+use crate::programs;
+use crate::runner::{Outcome, Verdict};
+use crate::scenario::Context;
+
+/// Each of these starts its timevisord under the unit.
+const TESTS: &[&str] = &["owners", "reboot", "memory-hotplug", "fault-qemu", "attack"];
+/// `systemd-analyze security` says at most this, in tenths: 0 is best, 100 is worst.
+const EXPOSURES: &[(&str, u32)] = &[("timevisord", 35), ("timevisor-guest", 30)];
+
+pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
+    let root = programs::workspace()?;
+    for (unit, most) in EXPOSURES {
+        let unit = root.join(format!("packaging/{unit}.service"));
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--offline=true", &format!("--threshold={most}"), "--no-pager"]);
+        let said = command::output(analyze.arg(&unit))?;
+        ensure!(said.contains("Overall exposure"), "{said}");
+        ctx.log(said.lines().last().unwrap_or_default());
+    }
+    let folder = ctx.path("under-unit");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    let cache = ctx.path("..").join("cache");
+    std::os::unix::fs::symlink(fs::canonicalize(cache)?, folder.join("cache"))?;
+    let program = std::env::current_exe()?;
+    let mut boot = Command::new(root.join("lab/systemd/boot.sh"));
+    command::output(boot.arg(program).arg(&folder).args(TESTS))?;
+    for test in TESTS {
+        let Outcome { verdict, text } = verdict(&folder, test)?;
+        ctx.log(&format!("{test}: {} {text}", verdict.word()));
+        match verdict {
+            Verdict::Ok => {}
+            Verdict::Late => {
+                return Err(Late).with_context(|| format!("{test} under the unit: {text}"));
+            }
+            Verdict::Failed => bail!("{test} under the unit: {text}"),
+        }
+    }
+    Ok(format!("{} under the unit's restrictions; exposures at most 3.5 and 3.0", TESTS.join(", ")))
+}
+
+fn verdict(folder: &Path, test: &str) -> anyhow::Result<Outcome> {
+    let text = fs::read_to_string(folder.join(test).join("verdict.json")).with_context(|| {
+        let output = fs::read_to_string(folder.join("output.log")).unwrap_or_default();
+        format!("{test} gave no verdict: {}", command::tail(&output, 12))
+    })?;
+    Outcome::parse(&text).context("no verdict")
+}
