@@ -24,6 +24,8 @@ pub mod arguments;
 pub mod command_line;
 pub mod counter_mapping;
 pub mod delivery;
+#[cfg(test)]
+mod driver_tests;
 pub mod entries;
 pub mod guest_clock;
 pub mod owner;
