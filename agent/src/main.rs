@@ -246,3 +246,19 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_options_fit_together() {
+        Arguments::command().debug_assert();
+        let held = |words: &[&str]| Arguments::try_parse_from(words).is_ok();
+        assert!(held(&["timevisor-guest", "--hold", "db", "--hold", "/x", "--hold-notice", "1m"]));
+        assert!(held(&["timevisor-guest", "--hold", "db", "--set-clock", "step"]));
+        assert!(!held(&["timevisor-guest", "--hold-within", "1ms"]), "nothing is held");
+    }
+}

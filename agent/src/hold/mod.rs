@@ -22,6 +22,7 @@ pub use holder::Holder;
 
 /// What the agent does about a workload.
 #[derive(clap::Args, Clone)]
+#[group(id = "hold_options")]
 pub struct Options {
     /// Freeze this cgroup or systemd unit while the page does not vouch for the time, CLOCK_REALTIME
     /// is not right by it, or the host announces a disruption that begins; may be given several
