@@ -19,6 +19,8 @@
 mod apps;
 mod hold;
 mod host;
+#[cfg(test)]
+mod packaging_tests;
 mod set_clock;
 mod span;
 mod wait_sync;
