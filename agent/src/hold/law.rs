@@ -224,7 +224,7 @@ mod tests {
             let mut law = if earlier { Law::holding(LIMITS, at(0)) } else { Law::new(LIMITS) };
             let (mut running, mut now, mut imminent_since) = (!earlier, at(0), None);
             for (seen, pause) in looks {
-                now = now + at(pause);
+                now += at(pause);
                 match law.update(&seen, now) {
                     Some(Order::Freeze(_)) => {
                         prop_assert!(running, "frozen twice");
