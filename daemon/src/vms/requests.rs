@@ -192,7 +192,7 @@ impl Vms {
         notices: &mut Notices,
         clock: &HostClock,
     ) -> Response {
-        let index = match self.to_migrate(migrate, notices) {
+        let index = match self.find_migratable(migrate, notices) {
             Ok(index) => index,
             Err(error) => return Response::Error(error),
         };
@@ -214,7 +214,11 @@ impl Vms {
     }
 
     /// The VM that a request is about, if it can be met.
-    fn to_migrate(&mut self, migrate: &VmMigrate, notices: &Notices) -> Result<usize, ErrorBody> {
+    fn find_migratable(
+        &mut self,
+        migrate: &VmMigrate,
+        notices: &Notices,
+    ) -> Result<usize, ErrorBody> {
         let index = self.index_of(&migrate.name)?;
         let served = &mut self.served[index];
         let ready = served.monitor.as_mut().filter(|monitor| monitor.is_ready());
@@ -278,7 +282,7 @@ impl Vms {
     pub fn tell(&mut self, notices: &mut Notices, now: Duration, clock: &HostClock) {
         for migrate in notices.due(now) {
             let Some(uri) = &migrate.to else { continue };
-            match self.to_migrate(&migrate, notices) {
+            match self.find_migratable(&migrate, notices) {
                 Ok(index) => self.begin(index, uri, notices, clock),
                 Err(error) => {
                     tracing::warn!("VM {}: not migrated: {}", migrate.name, error.message);
