@@ -307,7 +307,9 @@ impl Vms {
             Transit::Leaving(_) => true,
             Transit::Here | Transit::Left | Transit::Failed(_) => false,
         };
-        if !leaves && notices.take_moving(&vm.name) && *vm.transit() != Transit::Left {
+        // While it runs elsewhere, its page here is what has travelled; it may yet run here again.
+        let is_here = !leaves && *vm.transit() != Transit::Left;
+        if is_here && notices.take_moving(&vm.name) {
             vm.writer().set_moving(false);
         }
         let wants_generation =

@@ -192,9 +192,9 @@ impl<P: WritablePage> PageWriter<P> {
     }
 
     fn new(page: P, identity: Identity) -> Self {
-        // The marker is the only word that is read back: any change of it tells of a disruption. On
-        // a new page it starts where no other host's does, so that a guest that migrates between
-        // two pages always sees a change.
+        // The marker and the VM generation counter are the only words that are read back: only that
+        // they change, or do not, has a meaning. On a new page the marker starts where no other
+        // host's does, so that a guest that migrates between two pages always sees a change.
         let disruption = match page.word(vmclock::AT_DISRUPTION).load(Relaxed) {
             0 => first_marker(identity.epoch) - 1,
             marker => marker,
