@@ -327,7 +327,7 @@ impl Daemon {
             self.vms.on_timer(now, &self.clock);
             self.timelines.follow(&mut self.clock, &mut self.vms);
         }
-        self.vms.tell(&mut self.notices, now, &self.clock);
+        self.vms.tell(&mut self.notices, now);
         if now >= self.reservations.poll_at() {
             self.reservations.on_timer(&self.vms);
         }
@@ -492,10 +492,8 @@ impl Daemon {
             Request::VmList => self.vms.list(&self.notices),
             Request::VmAdd(add) => self.vms.add(add, &self.clock),
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
-            Request::VmMigrate(migrate) => {
-                self.vms.migrate(migrate, &mut self.notices, &self.clock)
-            }
-            Request::VmNotice(notice) => self.vms.notice(notice, &mut self.notices, &self.clock),
+            Request::VmMigrate(migrate) => self.vms.migrate(migrate, &mut self.notices),
+            Request::VmNotice(notice) => self.vms.notice(notice, &mut self.notices),
             Request::VmPrepare(prepare) => self.vms.prepare(prepare, &self.clock),
             Request::ReserveApply(apply) => {
                 let answer = self.reservations.apply(apply, &self.vms);

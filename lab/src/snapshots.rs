@@ -84,7 +84,10 @@ pub fn frozen(
     guest: &mut Guest,
     act: impl FnOnce(&mut Guest) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
-    let mut source = counter_mapping::for_qemu(&qemu::Qemu::open(Process::open(guest.pid())?)?)?;
+    let mut source = {
+        let qemu = qemu::Qemu::open(Process::open(guest.pid())?)?;
+        counter_mapping::source(qemu.process, qemu.accelerator, qemu.command_line.icount)?
+    };
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);
     let watch = std::thread::spawn(move || {

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// The name of the virtio-serial port through which a guest speaks to timevisord.
 pub const CHANNEL: &str = timevisor_protocols::channel::PORT_NAME;
 
@@ -14,7 +16,7 @@ pub const CHANNEL: &str = timevisor_protocols::channel::PORT_NAME;
 pub const PLUGIN: &str = "libtimevisor-introspect.so";
 
 /// The options that matter.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CommandLine {
     /// `-name NAME` or `-name guest=NAME`.
     pub name: Option<String>,
@@ -52,7 +54,7 @@ pub struct CommandLine {
 }
 
 /// One `-object` or `-device`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Properties {
     /// The object's type or the device's driver.
     pub kind: String,

@@ -7,6 +7,7 @@
 //! | [`owner`] | who may be served as which VM |
 //! | [`command_line`] | what a QEMU was started with |
 //! | [`counter_mapping`] | guest counter = ratio * host counter + offset, for KVM and TCG |
+//! | [`examine`] | the same facts by way of a helper process: what others control may hang or lie |
 //! | [`delivery`] | the page that a guest reads: the vmclock device, an nvdimm or an ivshmem device |
 //! | [`entries`] | timelines as entries of a page |
 //! | [`guest_clock`] | the host's lines as functions of a guest's counter |
@@ -27,6 +28,7 @@ pub mod delivery;
 #[cfg(test)]
 mod driver_tests;
 pub mod entries;
+pub mod examine;
 pub mod guest_clock;
 pub mod owner;
 pub mod qemu;

@@ -5,13 +5,15 @@
 use std::io;
 use std::path::Path;
 
-use timevisor_linux::process::{Process, ProcessError};
+use serde::{Deserialize, Serialize};
+use timevisor_linux::process::{FdSearch, MapLine, Process, ProcessError};
 
 use crate::command_line::CommandLine;
+use crate::delivery::vmclock_device;
 use crate::owner::{Claimant, UserNamespace};
 
 /// What runs the guest's code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Accelerator {
     /// The processor, through KVM.
     Kvm,
@@ -44,8 +46,12 @@ pub enum QemuError {
     Starting(u32),
 }
 
-/// A running QEMU process.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A QEMU maps fewer different files: itself, its libraries, and memory.
+const MOST_FILES: usize = 512;
+
+/// A running QEMU process: what was found when it was examined. Nothing in it is a handle, so it may
+/// come from a helper ([`crate::examine`]).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Qemu {
     /// Its process.
     pub process: Process,
@@ -55,6 +61,10 @@ pub struct Qemu {
     pub accelerator: Accelerator,
     /// What it was started with.
     pub command_line: CommandLine,
+    /// Descriptors that look like the page of a vmclock device.
+    pub pages: FdSearch,
+    /// The files that it has mapped, each once.
+    pub files: Vec<MapLine>,
 }
 
 /// Every QEMU on this host, including those that could not be examined (with the reason).
@@ -93,7 +103,29 @@ impl Qemu {
             (false, _) => Accelerator::Tcg,
         };
         let name = command_line.name.clone().unwrap_or_else(|| format!("pid-{}", process.pid()));
-        Ok(Self { process, name, accelerator, command_line })
+        let pages = process.find_fds(vmclock_device::MOST_CANDIDATES, vmclock_device::is_page)?;
+        let mut files: Vec<MapLine> = Vec::new();
+        for map in process.maps()?.into_iter().filter(|map| map.inode != 0) {
+            let same = |file: &MapLine| (file.inode, &file.device) == (map.inode, &map.device);
+            if files.len() < MOST_FILES && !files.iter().any(same) {
+                files.push(map);
+            }
+        }
+        Ok(Self { process, name, accelerator, command_line, pages, files })
+    }
+
+    /// One of which nothing is known, for tests.
+    #[must_use]
+    pub fn unexamined(process: Process, accelerator: Accelerator) -> Self {
+        let (name, command_line) = (String::new(), CommandLine::default());
+        Self {
+            process,
+            name,
+            accelerator,
+            command_line,
+            pages: FdSearch::default(),
+            files: Vec::new(),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use timevisor_linux::process::{PidFd, ProcessError};
 use timevisor_protocols::qmp::{QueryStatus, RunState, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
-use crate::counter_mapping::{self, CounterMapping, MappingError, MappingSource};
+use crate::counter_mapping::CounterMapping;
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::entries::TimelineEntry;
 use crate::guest_clock::{GuestCounter, for_guest};
@@ -114,8 +114,11 @@ pub struct Vm {
     /// How the page reaches the guest.
     pub delivery: DeliveryKind,
     writer: PageWriter<WritePage>,
-    source: Option<Box<dyn MappingSource + Send>>,
     mapping: Option<CounterMapping>,
+    /// Its counter mapping has to be read.
+    asks: bool,
+    /// Grows whenever an earlier reading of the mapping says nothing any more.
+    moment: u64,
     problem: Option<String>,
     transit: Transit,
     arrivals: u64,
@@ -144,13 +147,13 @@ impl Vm {
         host: HostIdentity,
         deliveries: &[&dyn PageDelivery],
     ) -> Result<Self, AttachError> {
-        Self::take_over(qemu, name, timescale, host, deliveries, |page, identity, _| {
+        Self::take_over(qemu, name, timescale, host, deliveries, |page, identity| {
             (PageWriter::take_over(page, identity, host.tai_offset), None)
         })
     }
 
     /// As [`Self::attach`] of a VM that an earlier daemon served: its page carries the time at once
-    /// if the host knows it and the counter mapping can be read.
+    /// if the host knows it and the counter mapping was read.
     ///
     /// # Errors
     /// As [`Self::attach`].
@@ -161,11 +164,11 @@ impl Vm {
         host: HostIdentity,
         deliveries: &[&dyn PageDelivery],
         now: (&HostUpdate, &impl Counter),
+        mapping: Option<CounterMapping>,
     ) -> Result<Self, AttachError> {
-        Self::take_over(qemu, name, timescale, host, deliveries, |page, identity, qemu| {
-            let mapping = counter_mapping::for_qemu(qemu).and_then(|mut source| source.read());
+        Self::take_over(qemu, name, timescale, host, deliveries, |page, identity| {
             let (update, counter) = now;
-            let Some(mapping) = mapping.ok().filter(|found| found.running) else {
+            let Some(mapping) = mapping.filter(|found| found.running) else {
                 return (PageWriter::take_over(page, identity, host.tai_offset), None);
             };
             match update.on(timescale).for_guest(&mapping).1 {
@@ -186,11 +189,7 @@ impl Vm {
         timescale: TimescaleId,
         host: HostIdentity,
         deliveries: &[&dyn PageDelivery],
-        write: impl FnOnce(
-            WritePage,
-            Identity,
-            &Qemu,
-        ) -> (PageWriter<WritePage>, Option<CounterMapping>),
+        write: impl FnOnce(WritePage, Identity) -> (PageWriter<WritePage>, Option<CounterMapping>),
     ) -> Result<Self, AttachError> {
         if !matches!(host.counter, CounterId::X86Tsc | CounterId::ArmVcnt) {
             return Err(AttachError::Counter(host.counter));
@@ -208,14 +207,15 @@ impl Vm {
             };
             if let Some(mapping) = found {
                 let identity = identity(name, timescale, host);
-                let (writer, mapping) = write(WritePage::new(mapping)?, identity, &qemu);
+                let (writer, mapping) = write(WritePage::new(mapping)?, identity);
                 return Ok(Self {
                     name: name.to_owned(),
                     qemu,
                     delivery: delivery.kind(),
                     writer,
-                    source: None,
                     mapping,
+                    asks: true,
+                    moment: 0,
                     problem: None,
                     transit: Transit::Here,
                     arrivals: 0,
@@ -235,33 +235,46 @@ impl Vm {
         self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
 
-    /// Reads the counter mapping again. Returns true if it has changed; the page should then be
-    /// written now.
-    pub fn look(&mut self) -> bool {
+    /// Looks at the page, and asks for the counter mapping: see [`Self::question`].
+    pub fn look(&mut self) {
         if self.transit == Transit::Left {
-            return false;
+            return;
         }
         self.heed_page();
-        if let Some(reason) = self.held() {
-            self.withdraw(reason.to_owned());
+        match self.held() {
+            Some(reason) => self.withdraw(reason.to_owned()),
+            None => self.asks = true,
+        }
+    }
+
+    /// Whether the counter mapping has to be read, and for which [`Self::learn`]; asked once.
+    #[must_use]
+    pub fn question(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.asks).then_some(self.moment)
+    }
+
+    /// Takes in what the mapping was after [`Self::question`] had returned `moment`, or why it is
+    /// unknown. Returns true if it has changed; the page should then be written now.
+    pub fn learn(&mut self, moment: u64, found: Result<CounterMapping, String>) -> bool {
+        if self.transit == Transit::Left || self.held().is_some() {
             return false;
         }
-        let found = match self.read_mapping() {
-            Ok(found) => found,
-            Err(error) => {
-                let cause =
-                    std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
-                self.withdraw(format!("{error}{cause}"));
-                // The source may belong to an earlier state (a QEMU that was still starting).
-                self.source =
-                    self.source.take().filter(|_| matches!(error, MappingError::Unsettled));
+        if moment != self.moment {
+            // What was read may be from before the VM was stopped, restored or moved.
+            self.asks = true;
+            return false;
+        }
+        let found = match found {
+            Ok(found) if found.running => found,
+            Ok(_) => {
+                self.withdraw("the VM does not run".to_owned());
+                return false;
+            }
+            Err(why) => {
+                self.withdraw(why);
                 return false;
             }
         };
-        if !found.running {
-            self.withdraw("the VM does not run".to_owned());
-            return false;
-        }
         let changed = self.mapping != Some(found);
         if changed && self.mapping.is_some() {
             self.writer.disrupt();
@@ -269,16 +282,6 @@ impl Vm {
         self.mapping = Some(found);
         self.problem = None;
         changed
-    }
-
-    fn read_mapping(&mut self) -> Result<CounterMapping, MappingError> {
-        if self.source.is_none() {
-            self.source = Some(counter_mapping::for_qemu(&self.qemu)?);
-        }
-        match &mut self.source {
-            Some(source) => source.read(),
-            None => Err(MappingError::Unstable),
-        }
     }
 
     /// A reason to withhold the time that is independent of the counters.
@@ -327,7 +330,8 @@ impl Vm {
     }
 
     /// Processes QEMU's answer about the VM's state. Returns the same as [`Self::on_event`].
-    pub fn on_status(&mut self, status: &QueryStatus) -> (bool, Step) {
+    pub fn on_status(&mut self, status: &QueryStatus) -> Step {
+        self.moment += 1;
         let step = self.transit.on_status(status);
         self.take_step(step);
         match status.state {
@@ -337,43 +341,36 @@ impl Vm {
             _ if status.running => (self.stopped, self.suspended) = (false, false),
             _ => self.stopped = step != Step::Arrive,
         }
-        (self.look(), step)
+        self.look();
+        step
     }
 
-    /// Processes a QMP event. Returns whether the page should be written now, and what else the
-    /// caller has to do.
-    pub fn on_event(&mut self, event: &VmEvent) -> (bool, Step) {
+    /// Processes a QMP event. Returns what the caller has to do.
+    pub fn on_event(&mut self, event: &VmEvent) -> Step {
         let step = self.transit.on_event(event);
         self.take_step(step);
-        let write = match event {
-            VmEvent::Stop => {
-                self.stopped = true;
-                self.look()
-            }
-            VmEvent::Suspend => {
-                self.suspended = true;
-                self.look()
-            }
-            VmEvent::Wakeup => {
-                self.suspended = false;
-                self.look()
-            }
+        match event {
+            VmEvent::Stop => self.stopped = true,
+            VmEvent::Suspend => self.suspended = true,
+            VmEvent::Wakeup => self.suspended = false,
             // It may still be asleep (`stop` and `cont` do not wake it), or have a different state
             // (after a snapshot or reset).
             VmEvent::Resume | VmEvent::Reset { .. } if self.suspended => {
                 self.stopped = false;
-                return (false, Step::AskStatus);
+                self.moment += 1;
+                return Step::AskStatus;
             }
-            VmEvent::Resume => {
-                self.stopped = false;
-                self.look()
-            }
-            VmEvent::Reset { .. } => self.look(),
+            VmEvent::Resume => self.stopped = false,
+            VmEvent::Reset { .. } => {}
             // Under KVM, the counter keeps running while the vCPUs are held back, so the page can
             // be correct before they run.
-            _ => step == Step::Arrive && self.look(),
-        };
-        (write, step)
+            _ if step == Step::Arrive => {}
+            _ => return step,
+        }
+        // What is being read now may be from before.
+        self.moment += 1;
+        self.look();
+        step
     }
 
     fn take_step(&mut self, step: Step) {
@@ -393,9 +390,8 @@ impl Vm {
     }
 
     fn start_over(&mut self, epoch: u64) {
-        // Keep the source: the process is the same, and a new search would delay the guest by 30
-        // ms.
         self.mapping = None;
+        self.moment += 1;
         let mut identity = Identity { epoch, ..*self.writer.identity() };
         if self.delivery == DeliveryKind::Vmclock {
             // QEMU has copied the source's page, and the guest's driver uses the timescale that it
@@ -444,7 +440,7 @@ impl Vm {
     }
 
     /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`]
-    /// first.
+    /// first, and [`Self::learn`] what it asks for.
     pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
         let Some(mapping) = self.mapping else { return };
         let (disruptions, update) = host.on(self.writer.identity().timescale).for_guest(&mapping);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use timevisor_guests::acpi;
 use timevisor_guests::arguments::{Chipset, Delivery, Hotplug, Request};
-use timevisor_guests::counter_mapping::{MappingError, MappingSource, TcgMapping};
+use timevisor_guests::counter_mapping::{MappingError, MappingSource, TcgMapping, source};
 use timevisor_guests::delivery::{
     DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
 };
@@ -137,7 +137,7 @@ fn the_tcg_mapping_follows_stop_and_cont() {
         let qemu = machine.qemu();
         assert_eq!((qemu.name.as_str(), qemu.accelerator), ("probe", Accelerator::Tcg));
         assert_eq!(qemu.command_line.qmp_sockets, [machine.folder.path().join("first.qmp")]);
-        let mut source = TcgMapping::attach(&qemu).unwrap();
+        let mut source = TcgMapping::attach(qemu.process).unwrap();
         let fresh = source.read().unwrap();
         assert_eq!((fresh.running, fresh.offset), (false, 0), "{command:?}");
 
@@ -178,10 +178,14 @@ fn icount_has_no_mapping() {
     for command in emulators() {
         let machine = Machine::start(&command, &["-icount", "1"]);
         let mut qemu = machine.qemu();
-        assert!(matches!(TcgMapping::attach(&qemu), Err(MappingError::Icount)));
+        let answer = source(qemu.process, qemu.accelerator, qemu.command_line.icount);
+        assert!(matches!(answer.err(), Some(MappingError::Icount)));
         // Also when the command line does not show it.
         qemu.command_line.icount = false;
-        assert!(matches!(TcgMapping::attach(&qemu).unwrap().read(), Err(MappingError::Icount)));
+        assert!(matches!(
+            TcgMapping::attach(qemu.process).unwrap().read(),
+            Err(MappingError::Icount)
+        ));
     }
 }
 

@@ -9,6 +9,8 @@
 //! | [`clock`] | the kernel's clocks, read only; brackets |
 //! | [`cpu_limit`] | limits a thread's processor time: cgroup v1 and v2 |
 //! | [`cpuset`] | exclusive processors for threads: cgroup v1 and v2 |
+//! | [`confine`] | gives up what a process does not need: user, capabilities, system calls |
+//! | [`helper`] | this program once more, as a process that may hang or crash |
 //! | [`crash_file`] | a file that survives a crash, for undoing changes of the host |
 //! | [`state_file`] | files of state: read and replaced without being led astray |
 //! | [`lock_file`] | one holder, and nobody else can get at the lock |
@@ -51,6 +53,7 @@ pub mod append_file;
 pub mod bpf;
 pub mod clock;
 pub mod clock_set;
+pub mod confine;
 pub mod counter;
 pub mod cpu_limit;
 pub mod cpuset;
@@ -61,6 +64,7 @@ pub mod elapsed_source;
 pub mod event_fd;
 pub mod foreign_memory;
 pub mod freezer;
+pub mod helper;
 pub mod kvm;
 pub mod last_words;
 pub mod lock_file;

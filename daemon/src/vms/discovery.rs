@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 
+use timevisor_guests::examine::NotServed;
 use timevisor_guests::owner::{Owner, Reason, Rules};
-use timevisor_guests::qemu::{Qemu, QemuError, looks_like_qemu};
-use timevisor_linux::process::{Process, ProcessError};
+use timevisor_guests::qemu::{Qemu, looks_like_qemu};
+use timevisor_linux::process::Process;
 use timevisor_time::Duration;
 
 use crate::announce::PerUser;
@@ -36,6 +37,8 @@ struct Seen {
     problem: Option<String>,
     /// The last problem that was reported.
     said: Option<String>,
+    /// A helper examines it.
+    examining: bool,
     /// It is not examined again.
     settled: bool,
     /// It waits for something that is not its own doing: another owner of its name, or the end of
@@ -47,13 +50,14 @@ impl Seen {
     fn new(first: Duration, comm: String) -> Self {
         let (problem, said) = (None, None);
         let (user, examined) = (u32::MAX, first);
-        Self { first, comm, examined, user, problem, said, settled: false, waits: false }
+        let (examining, settled, waits) = (false, false, false);
+        Self { first, comm, examined, user, problem, said, examining, settled, waits }
     }
 
     /// Whether it is to be examined now.
     fn is_due(&self, now: Duration) -> bool {
         let age = now - self.first;
-        if self.settled || (self.problem.is_none() && age > SETTLING) {
+        if self.settled || self.examining || (self.problem.is_none() && age > SETTLING) {
             return false;
         }
         let interval = Duration::min((age - PATIENCE).half().half().half(), RAREST);
@@ -71,8 +75,9 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// QEMU processes that are new, or young enough to have changed, of users who may own VMs.
-    pub fn look(&mut self, now: Duration, rules: &Rules) -> Vec<Qemu> {
+    /// Processes that are to be examined, each with its user: those that are new, or young enough to
+    /// have changed, of users who may own VMs. Each is to be followed by [`Self::examined`].
+    pub fn look(&mut self, now: Duration, rules: &Rules) -> Vec<(Process, u32)> {
         let Ok(processes) = Process::all_named() else { return Vec::new() };
         let again = std::mem::take(&mut self.again);
         let mut seen = HashMap::with_capacity(processes.len());
@@ -87,10 +92,12 @@ impl Discovery {
             if entry.is_due(now) {
                 entry.examined = now;
                 (entry.problem, entry.waits) = (None, false);
-                match examine(process, rules, &mut entry.user) {
-                    Ok(qemu) => found.extend(qemu),
-                    Err(Refused::ForNow(problem)) => entry.problem = Some(problem),
-                    Err(Refused::NotTheirs(problem)) => {
+                match may_be_theirs(process, rules, &mut entry.user) {
+                    Ok(may_be) => {
+                        entry.examining = may_be;
+                        found.extend(may_be.then_some((process, entry.user)));
+                    }
+                    Err(problem) => {
                         entry.problem = Some(problem);
                         entry.waits = true;
                     }
@@ -100,6 +107,24 @@ impl Discovery {
         }
         self.seen = seen;
         found
+    }
+
+    /// Takes in what a helper has found, or why it has found nothing.
+    pub fn examined(
+        &mut self,
+        process: &Process,
+        found: Result<Result<Qemu, NotServed>, String>,
+    ) -> Option<Qemu> {
+        if let Some(entry) = self.seen.get_mut(process) {
+            entry.examining = false;
+        }
+        match found {
+            // Whatever the helper says: it was asked about this process.
+            Ok(Ok(qemu)) => return Some(Qemu { process: *process, ..qemu }),
+            Ok(Err(NotServed::NotQemu)) => {}
+            Ok(Err(NotServed::Problem(problem))) | Err(problem) => self.failed(process, problem),
+        }
+        None
     }
 
     fn report(&mut self, now: Duration, entry: &mut Seen) {
@@ -175,33 +200,23 @@ impl Discovery {
     }
 }
 
-/// Why a process is not looked at further now.
-enum Refused {
-    /// The process may change.
-    ForNow(String),
-    /// Its user owns no VM.
-    NotTheirs(String),
-}
-
-fn examine(process: Process, rules: &Rules, user: &mut u32) -> Result<Option<Qemu>, Refused> {
-    let Ok(users) = process.users() else { return Ok(None) };
+/// Whether a process may be a VM of a user who may own one: nothing is read that it controls.
+///
+/// # Errors
+/// It looks like a QEMU, and its user owns no VM.
+fn may_be_theirs(process: Process, rules: &Rules, user: &mut u32) -> Result<bool, String> {
+    let Ok(users) = process.users() else { return Ok(false) };
     *user = users.real;
     let reason = match users.only() {
-        Some(uid) if rules.may_own(uid) => {
-            return match Qemu::open(process) {
-                Ok(qemu) => Ok(Some(qemu)),
-                Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))) => Ok(None),
-                Err(error) => Err(Refused::ForNow(format!("{:#}", anyhow::Error::new(error)))),
-            };
-        }
+        Some(uid) if rules.may_own(uid) => return Ok(true),
         Some(uid) => Reason::Stranger(Owner::user(uid)),
         None => Reason::SeveralUsers,
     };
     if !looks_like_qemu(process) {
-        return Ok(None);
+        return Ok(false);
     }
     let (pid, next) = (process.pid(), reason.next_step("NAME"));
-    Err(Refused::NotTheirs(format!("the QEMU of process {pid} is not served: {reason}; {next}")))
+    Err(format!("the QEMU of process {pid} is not served: {reason}; {next}"))
 }
 
 #[cfg(test)]

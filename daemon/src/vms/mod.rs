@@ -4,7 +4,10 @@
 //! | --- | --- |
 //! | `monitor.rs` | one QMP connection |
 //! | `channels.rs` | the facts that timelines and reservations use |
+//! | `attachment.rs` | how a VM comes to be served |
 //! | `discovery.rs` | finding QEMU processes |
+//! | `helpers.rs` | the processes that read what other users control |
+//! | `questions.rs` | what they are asked, and what follows |
 //! | `owners.rs` | whose processes are served as which VM, and how many |
 //! | `host_cpu_time.rs` | the processor time of each vCPU |
 //! | `prepared.rs` | page files of VMs that have not started yet |
@@ -12,45 +15,49 @@
 //! | `registry.rs` | the VMs on disk, for a restarted daemon |
 //! | `retirement.rs` | VMs that have ended or lost their page |
 
+mod attachment;
 mod channels;
 mod discovery;
+mod helpers;
 mod host_cpu_time;
 mod monitor;
 mod owners;
 mod prepared;
+mod questions;
 mod registry;
 mod requests;
 mod retirement;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use timevisor_clock_page::Counter;
 use timevisor_guests::Vm;
-use timevisor_guests::delivery::{
-    DeliveryError, DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, PageFiles, VmclockDevice,
-};
+use timevisor_guests::delivery::{DeliveryKind, PageFiles};
 use timevisor_guests::owner::{Discover, Owner, Rules};
-use timevisor_guests::qemu::{Accelerator, Qemu};
+use timevisor_guests::qemu::Accelerator;
 use timevisor_guests::transit::{Step, Transit};
-use timevisor_guests::vm::{AttachError, HostIdentity, HostUpdate, ScaleUpdate};
+use timevisor_guests::vm::{HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::Process;
-use timevisor_protocols::control::{TimeType, request::id_of};
+use timevisor_protocols::control::TimeType;
 use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use self::discovery::Discovery;
+use self::helpers::Helpers;
+pub use self::helpers::be_helper;
 use self::host_cpu_time::{Sampler, Threads};
 use self::monitor::{Monitor, News, Wanted};
 use self::prepared::Prepared;
+use self::questions::About;
 use self::registry::{Entry, Registry};
 use crate::announce::{Budget, PerUser};
 use crate::clock::{HostClock, epoch};
-use crate::config::{Config, span};
+use crate::config::Config;
 
 /// Under TCG without QMP, a stop is detected only by polling; see the limitation in
 /// `timevisor_guests::vm`.
@@ -68,11 +75,13 @@ const RESERVED_DESCRIPTORS: usize = 16;
 /// Time between two attempts to connect to a lost QMP socket.
 const RECONNECT: Duration = Duration::from_secs(2);
 
-/// A file descriptor that belongs to the VM with this pid.
+/// A file descriptor that belongs to the VM with this pid, or to a helper.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Ended(u32),
     Monitor(u32),
+    /// The helper of this user.
+    Helper(u32),
 }
 
 struct Served {
@@ -99,6 +108,10 @@ struct Served {
     /// How often the loss of its monitor may still be logged.
     told_lost: Budget,
     threads: Threads,
+    /// Its counter mapping is being read.
+    asking: bool,
+    /// QEMU may resume it, if that was asked for, as soon as its page says what is known.
+    may_resume: bool,
 }
 
 impl Served {
@@ -147,6 +160,9 @@ pub struct Vms {
     told: PerUser,
     registry: Registry,
     discovery: Discovery,
+    helpers: Helpers,
+    /// What helpers were asked, by number.
+    asked: HashMap<u64, About>,
     next_discovery: Duration,
     next_look: Duration,
     sampler: Sampler,
@@ -191,6 +207,8 @@ impl Vms {
             told: PerUser::default(),
             registry: Registry::in_directory(&config.run_directory),
             discovery: Discovery::default(),
+            helpers: Helpers::default(),
+            asked: HashMap::new(),
             next_discovery: Duration::ZERO,
             next_look: Duration::ZERO,
             sampler: Sampler::default(),
@@ -212,30 +230,6 @@ impl Vms {
                 tracing::warn!("{problem}");
             }
         }
-    }
-
-    /// Serves the VMs of an earlier daemon that are still running.
-    pub fn resume(&mut self, clock: &HostClock) {
-        self.restore(clock);
-        for entry in self.registry.read() {
-            let process = Process::new(entry.pid);
-            if process.start_time().ok() != Some(entry.start_time) {
-                continue;
-            }
-            let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
-            let resumed = Qemu::open(process).map_err(anyhow::Error::from).and_then(|qemu| {
-                self.judge_again(&entry.name, entry.added, &qemu)?;
-                let index =
-                    self.attach(qemu, &entry.name, entry.time_type, monitor, clock, Again::Yes)?;
-                self.served[index].added = entry.added;
-                Ok(())
-            });
-            match resumed {
-                Ok(()) => tracing::info!("VM {} is served again", entry.name),
-                Err(error) => tracing::warn!("VM {} is no longer served: {error:#}", entry.name),
-            }
-        }
-        self.note();
     }
 
     /// Stores the VMs that are served.
@@ -264,34 +258,47 @@ impl Vms {
         let discovery = self.discovers().then_some(self.next_discovery);
         let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
         let sample = (!self.served.is_empty()).then_some(self.sampler.next);
-        [look, discovery, reconnect, sample].into_iter().flatten().min().unwrap_or(Duration::MAX)
+        let helpers = Some(self.helpers.poll_at());
+        [look, discovery, reconnect, sample, helpers]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Duration::MAX)
     }
 
     pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>)> {
-        self.served.iter().flat_map(|served| {
+        let helpers = self.helpers.fds().map(|(user, fd)| (Token::Helper(user), fd));
+        let of_vms = self.served.iter().flat_map(|served| {
             let pid = served.vm.qemu.process.pid();
             let ended = served.vm.ended().fd().map(|fd| (Token::Ended(pid), fd));
             let monitor = served.monitor.as_ref().map(|m| (Token::Monitor(pid), m.fd()));
             ended.into_iter().chain(monitor)
-        })
+        });
+        of_vms.chain(helpers)
     }
 
     pub fn on_ready(&mut self, token: Token, clock: &HostClock) {
         let pid = match token {
             Token::Ended(pid) | Token::Monitor(pid) => pid,
+            Token::Helper(user) => {
+                self.helpers.on_ready(user);
+                self.take_answers(clock);
+                return;
+            }
         };
         let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) else {
             return;
         };
         match token {
             Token::Ended(_) => self.retire_ended(),
-            Token::Monitor(_) => {
+            _ => {
                 let news =
                     self.served[index].monitor.as_mut().map(Monitor::read).unwrap_or_default();
                 self.log_remarks(index);
                 for item in news {
-                    self.take(index, item, clock);
+                    self.take(index, item);
                 }
+                self.ask_mappings();
             }
         }
     }
@@ -306,10 +313,10 @@ impl Vms {
         }
     }
 
-    fn take(&mut self, index: usize, news: News, clock: &HostClock) {
+    fn take(&mut self, index: usize, news: News) {
         let served = &mut self.served[index];
         let mut may_run = false;
-        let (write, step) = match news {
+        let step = match news {
             News::Status(status) => {
                 let taken = served.vm.on_status(&status);
                 // QEMU would resume an incoming VM as soon as it arrives, and would run a VM that
@@ -334,7 +341,7 @@ impl Vms {
                     tracing::warn!("VM {}: not migrated: {why}", served.vm.name);
                 }
                 served.vm.transit_mut().fail(why);
-                (false, Step::Nothing)
+                Step::Nothing
             }
             News::Lost(reason) => {
                 // A monitor that another program holds hangs up at every attempt.
@@ -345,7 +352,8 @@ impl Vms {
                 let lost = served.monitor.take().map(Monitor::into_wanted);
                 let at = monotonic() + RECONNECT;
                 served.reconnect = lost.map(|(path, wanted)| Reconnect { path, at, wanted });
-                (served.vm.look(), Step::Nothing)
+                served.vm.look();
+                Step::Nothing
             }
         };
         match step {
@@ -371,14 +379,7 @@ impl Vms {
             Step::Nothing => {}
         }
         served.tell_of_replacements(&mut self.told);
-        if write {
-            self.publish_one(index, clock);
-        }
-        let served = &mut self.served[index];
-        let ready = may_run || step == Step::Arrive;
-        if let Some(monitor) = served.monitor.as_mut().filter(|_| ready) {
-            monitor.resume_if_asked();
-        }
+        served.may_resume |= may_run || step == Step::Arrive;
         // More may follow immediately: a stopped VM loads a snapshot, or a resumed one settles its
         // counter.
         self.next_look = monotonic();
@@ -388,25 +389,22 @@ impl Vms {
     pub fn on_timer(&mut self, now: Duration, clock: &HostClock) {
         self.retire_ended();
         self.retire_lost();
+        self.helpers.on_timer(now);
         if self.discovers() && now >= self.next_discovery {
-            self.next_discovery = now + span(self.config.guests.discover_interval);
-            for qemu in self.discovery.look(now, &self.rules) {
-                self.discovered(qemu, clock);
-            }
+            self.discover(now);
         }
+        self.take_answers(clock);
         if now >= self.next_look {
             let eager = |s: &Served| s.vm.is_exposed() || (now < s.eager_until && needs_looking(s));
             let hurry = self.served.iter().any(eager);
             self.next_look = now + if hurry { EAGER_INTERVAL } else { LOOK_INTERVAL };
             for index in 0..self.served.len() {
                 if needs_looking(&self.served[index]) {
-                    let changed = self.served[index].vm.look();
+                    self.served[index].vm.look();
                     self.served[index].tell_of_replacements(&mut self.told);
-                    if changed {
-                        self.publish_one(index, clock);
-                    }
                 }
             }
+            self.ask_mappings();
         }
         self.sample_host_cpu_time(now, clock);
         for served in &mut self.served {
@@ -440,6 +438,7 @@ impl Vms {
             self.served[index].tell_of_replacements(&mut self.told);
             self.publish_one(index, clock);
         }
+        self.ask_mappings();
         self.rewritten = false;
         self.retire_lost();
     }
@@ -468,139 +467,6 @@ impl Vms {
         let update = host_update(publication);
         self.served[index].vm.publish(&update, &clock.counter);
     }
-
-    fn discovered(&mut self, qemu: Qemu, clock: &HostClock) {
-        let process = qemu.process;
-        if self.served.iter().any(|s| s.vm.qemu.process.pid() == process.pid())
-            || self.removed.iter().any(|(_, p)| p.pid() == process.pid() && p.is_running())
-        {
-            return;
-        }
-        // Only our own sockets: a QMP socket serves a single client, and other sockets are meant
-        // for other clients.
-        let sockets = qemu.command_line.qmp_sockets.iter();
-        let ours = sockets
-            .filter(|path| path.starts_with(&self.config.run_directory))
-            .find(|path| path.exists())
-            .cloned();
-        // The name of a prepared page takes precedence over QEMU's -name.
-        let name = self.pages().name_of(&qemu).unwrap_or_else(|| id_of(&qemu.name));
-        if !self.may_be_served(&qemu, &name) {
-            return;
-        }
-        let time_type =
-            self.prepared.time_type(&name).unwrap_or_else(|| self.config.time_type_of(&name));
-        let pid = process.pid();
-        let monitor = ours.as_deref().and_then(|path| listening(path, pid).ok());
-        let wants_a_page = owners::wants_a_page(&qemu);
-        match self.attach_anew(qemu, &name, time_type, monitor, clock) {
-            Ok(index) => {
-                if self.told.take(self.served[index].user, monotonic()) {
-                    tracing::info!("VM {name} found and served");
-                }
-                self.note();
-            }
-            // Most QEMUs have nothing to do with us. A device makes its page late where an earlier one
-            // waits for somebody to connect.
-            Err(AttachError::NoPage(_)) if !wants_a_page => {}
-            Err(AttachError::NoPage(_)) => {
-                let pid = process.pid();
-                let text = format!(
-                    "process {pid} is not served as VM {name}: its page is not there yet; if QEMU waits for a \
-                     client of a socket, connect one"
-                );
-                self.discovery.failed(&process, text);
-            }
-            Err(error @ AttachError::Delivery(DeliveryError::TooManyDescriptors(_))) => {
-                self.discovery.gave_up(&process, error.to_string());
-            }
-            Err(error) => {
-                let error = anyhow::Error::new(error);
-                self.discovery.failed(&process, format!("VM {name} cannot be served: {error:#}"));
-            }
-        }
-    }
-
-    /// Serves a new VM.
-    fn attach_anew(
-        &mut self,
-        qemu: Qemu,
-        name: &str,
-        time_type: TimeType,
-        monitor: Option<Monitor>,
-        clock: &HostClock,
-    ) -> Result<usize, AttachError> {
-        let index = self.attach(qemu, name, time_type, monitor, clock, Again::No)?;
-        // The birth in a page file belongs to the VM that used it before.
-        self.served[index].vm.set_birth(None);
-        Ok(index)
-    }
-
-    fn attach(
-        &mut self,
-        qemu: Qemu,
-        name: &str,
-        time_type: TimeType,
-        monitor: Option<Monitor>,
-        clock: &HostClock,
-        again: Again,
-    ) -> Result<usize, AttachError> {
-        // We hold the lock of a prepared page; the VM takes it over.
-        let pages = self.pages();
-        let process = qemu.process;
-        self.prepared.release(pages.name_of(&qemu).as_deref().unwrap_or(name));
-        let host = host_identity(clock);
-        let nvdimm = NvdimmPage::new(self.page_directory());
-        let ivshmem = IvshmemPage::new(self.page_directory());
-        let deliveries: [&dyn PageDelivery; 3] = [&VmclockDevice, &nvdimm, &ivshmem];
-        let user = qemu.process.users()?.real;
-        let scale = timescale(time_type);
-        let known = self.publication.as_ref().map(host_update).filter(|_| again == Again::Yes);
-        let mut vm = match known {
-            Some(known) => {
-                let now = (&known, &clock.counter);
-                Vm::attach_again(qemu, name, scale, host, &deliveries, now)?
-            }
-            None => Vm::attach(qemu, name, scale, host, &deliveries)?,
-        };
-        vm.look();
-        let mut monitor = monitor;
-        if let Some(monitor) = &mut monitor {
-            monitor.set_shared(vm.delivery != DeliveryKind::Vmclock);
-        }
-        self.served.push(Served {
-            vm,
-            monitor,
-            reconnect: None,
-            time_type,
-            elapsed_since: None,
-            eager_until: Duration::ZERO,
-            replaced: 0,
-            resets: 0,
-            held: None,
-            user,
-            added: None,
-            bound: self.rules.owner_of(name).is_some(),
-            told_lost: Budget::default(),
-            threads: Threads::default(),
-        });
-        self.discovery.is_served(&process);
-        let index = self.served.len() - 1;
-        self.publish_one(index, clock);
-        Ok(index)
-    }
-}
-
-/// Whether an earlier daemon served this VM, whose guest reads its page already.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
-    Yes,
-    No,
-}
-
-/// A monitor that only reports events.
-fn listening(path: &Path, pid: u32) -> anyhow::Result<Monitor> {
-    Monitor::connect_to(path, pid, Wanted::default())
 }
 
 fn needs_looking(served: &Served) -> bool {

@@ -16,6 +16,13 @@ use timevisor_time::Duration;
 /// socket.
 const GREETING: Duration = Duration::from_secs(2);
 
+/// How many bytes a QEMU may send at once, and each second after that. A busy one sends some
+/// kilobytes.
+const BURST_BYTES: f64 = 1024.0 * 1024.0;
+const BYTES_A_SECOND: f64 = 128.0 * 1024.0;
+/// How many bytes are read at once, before others have their turn.
+const AT_ONCE: usize = 64 << 10;
+
 /// What QEMU has reported.
 pub enum News {
     /// An event of the VM.
@@ -59,6 +66,9 @@ pub struct Monitor {
     remarks: Vec<String>,
     /// When to complain that QEMU does not answer.
     complain_at: Option<Duration>,
+    /// How many bytes QEMU may still send, and when that was.
+    allowance: f64,
+    counted: Duration,
 }
 
 impl Monitor {
@@ -82,6 +92,8 @@ impl Monitor {
             ready: false,
             remarks: Vec::new(),
             complain_at: Some(monotonic() + GREETING),
+            allowance: BURST_BYTES,
+            counted: monotonic(),
         })
     }
 
@@ -131,14 +143,19 @@ impl Monitor {
         self.stream.as_fd()
     }
 
-    /// Reads everything that has arrived.
+    /// Reads what has arrived, up to a limit: the rest makes the descriptor readable again.
     pub fn read(&mut self) -> Vec<News> {
         let mut news = Vec::new();
         let mut buffer = [0u8; 16 << 10];
-        loop {
+        for _ in 0..AT_ONCE / buffer.len() {
             match self.stream.read(&mut buffer) {
                 Ok(0) => {
                     news.push(News::Lost("QEMU closed its QMP socket".to_owned()));
+                    return news;
+                }
+                Ok(count) if !self.may_send(count) => {
+                    let text = "QEMU sends more on its QMP socket than any monitor does";
+                    news.push(News::Lost(text.to_owned()));
                     return news;
                 }
                 Ok(count) => {
@@ -160,6 +177,18 @@ impl Monitor {
                 }
             }
         }
+        news
+    }
+
+    /// Counts so many bytes more.
+    fn may_send(&mut self, count: usize) -> bool {
+        let now = monotonic();
+        let more = (now - self.counted).as_secs_f64() * BYTES_A_SECOND;
+        #[expect(clippy::cast_precision_loss, reason = "below 2^16")]
+        let count = count as f64;
+        self.allowance = (self.allowance + more).min(BURST_BYTES) - count;
+        self.counted = now;
+        self.allowance >= 0.0
     }
 
     fn take(&mut self, item: QmpItem) -> Option<News> {

@@ -6,7 +6,6 @@ use anyhow::Context;
 use timevisor_clock_page::{Counter, CounterId, Notice as PageNotice};
 use timevisor_guests::delivery::DeliveryKind;
 use timevisor_guests::owner::{Owner, Source};
-use timevisor_guests::qemu::Qemu;
 use timevisor_guests::transit::Transit;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::clock::monotonic;
@@ -26,6 +25,9 @@ use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
 use crate::notices::Notices;
 use crate::report::{error, error_response};
+
+/// How long root's request waits for the examination of the process that it names.
+const EXAMINATION: Duration = Duration::from_secs(1);
 
 impl Vms {
     /// Answers `vm_list`.
@@ -83,7 +85,11 @@ impl Vms {
         };
         let qemu = Process::open(pid)
             .context("no such process")
-            .and_then(|process| Ok(Qemu::open(process)?))
+            .and_then(|process| {
+                let user = process.users()?.real;
+                let found = self.helpers.examine_now(user, process, EXAMINATION);
+                found.map_err(anyhow::Error::msg)
+            })
             .map_err(|e| {
                 error(
                     ErrorCode::NotFound,
@@ -186,12 +192,7 @@ impl Vms {
     }
 
     /// Answers `vm_migrate`. With a drain, the guest is told first, and [`Self::tell`] begins.
-    pub fn migrate(
-        &mut self,
-        migrate: &VmMigrate,
-        notices: &mut Notices,
-        clock: &HostClock,
-    ) -> Response {
+    pub fn migrate(&mut self, migrate: &VmMigrate, notices: &mut Notices) -> Response {
         let index = match self.find_migratable(migrate, notices) {
             Ok(index) => index,
             Err(error) => return Response::Error(error),
@@ -206,9 +207,9 @@ impl Vms {
             }
             Some(_) if migrate.drain_seconds > 0 => {
                 notices.drain(migrate, monotonic());
-                self.put_notice(index, notices.of(&migrate.name, false), clock);
+                self.put_notice(index, notices.of(&migrate.name, false));
             }
-            Some(uri) => self.begin(index, uri, notices, clock),
+            Some(uri) => self.begin(index, uri, notices),
         }
         Response::VmAdded(row_with(&self.served[index], notices))
     }
@@ -249,8 +250,8 @@ impl Vms {
     }
 
     /// Begins a migration. The guest is told before QEMU is.
-    fn begin(&mut self, index: usize, uri: &str, notices: &mut Notices, clock: &HostClock) {
-        self.put_notice(index, Notice::Imminent, clock);
+    fn begin(&mut self, index: usize, uri: &str, notices: &mut Notices) {
+        self.put_notice(index, Notice::Imminent);
         let served = &mut self.served[index];
         // A state that goes into a file can be loaded several times.
         if is_live(uri) {
@@ -262,28 +263,23 @@ impl Vms {
     }
 
     /// Answers `vm_notice`.
-    pub fn notice(
-        &mut self,
-        notice: &VmNotice,
-        notices: &mut Notices,
-        clock: &HostClock,
-    ) -> Response {
+    pub fn notice(&mut self, notice: &VmNotice, notices: &mut Notices) -> Response {
         let index = match self.index_of(&notice.name) {
             Ok(index) => index,
             Err(error) => return Response::Error(error),
         };
         notices.say(&notice.name, notice.notice);
-        self.tell_one(index, notices, clock);
+        self.tell_one(index, notices);
         Response::VmAdded(row_with(&self.served[index], notices))
     }
 
     /// Begins the migrations whose drain is over, and writes on each page what its guest has to
     /// know.
-    pub fn tell(&mut self, notices: &mut Notices, now: Duration, clock: &HostClock) {
+    pub fn tell(&mut self, notices: &mut Notices, now: Duration) {
         for migrate in notices.due(now) {
             let Some(uri) = &migrate.to else { continue };
             match self.find_migratable(&migrate, notices) {
-                Ok(index) => self.begin(index, uri, notices, clock),
+                Ok(index) => self.begin(index, uri, notices),
                 Err(error) => {
                     tracing::warn!("VM {}: not migrated: {}", migrate.name, error.message);
                     let found = self.served.iter_mut().find(|s| s.vm.name == migrate.name);
@@ -295,11 +291,11 @@ impl Vms {
         }
         notices.retain(|name| self.served.iter().any(|s| s.vm.name == name));
         for index in 0..self.served.len() {
-            self.tell_one(index, notices, clock);
+            self.tell_one(index, notices);
         }
     }
 
-    fn tell_one(&mut self, index: usize, notices: &mut Notices, clock: &HostClock) {
+    fn tell_one(&mut self, index: usize, notices: &mut Notices) {
         let vm = &self.served[index].vm;
         let leaves = match vm.transit() {
             // The page is the other host's, or about to be overwritten.
@@ -318,11 +314,11 @@ impl Vms {
             vm.writer().count_generations();
         }
         let notice = notices.of(&vm.name, leaves);
-        self.put_notice(index, notice, clock);
+        self.put_notice(index, notice);
     }
 
     /// Writes a notice on a page, unless it is there.
-    fn put_notice(&mut self, index: usize, notice: Notice, clock: &HostClock) {
+    fn put_notice(&mut self, index: usize, notice: Notice) {
         let notice = match notice {
             Notice::None => PageNotice::None,
             Notice::Soon => PageNotice::Soon,
@@ -332,9 +328,7 @@ impl Vms {
             return;
         }
         // A write hides that a snapshot was loaded over the page, so look for that first.
-        if self.served[index].vm.look() {
-            self.publish_one(index, clock);
-        }
+        self.served[index].vm.look();
         let vm = &self.served[index].vm;
         if vm.writer().is_intact() && !vm.has_lost_page() {
             vm.writer().set_notice(notice);

@@ -18,15 +18,22 @@ pub use kvm::KvmMapping;
 pub use mapping::{CounterMapping, MappingError, MappingSource};
 pub use tcg::TcgMapping;
 
-use crate::qemu::{Accelerator, Qemu};
+use timevisor_linux::process::Process;
 
-/// The source for this QEMU's accelerator.
+use crate::qemu::Accelerator;
+
+/// The source for the accelerator of this QEMU's process. `icount`: it runs with `-icount`.
 ///
 /// # Errors
 /// As the source's own constructor.
-pub fn for_qemu(qemu: &Qemu) -> Result<Box<dyn MappingSource + Send>, MappingError> {
-    Ok(match qemu.accelerator {
-        Accelerator::Kvm => Box::new(KvmMapping::new(kvm::DEBUGFS, qemu.process.pid())?),
-        Accelerator::Tcg => Box::new(TcgMapping::attach(qemu)?),
+pub fn source(
+    process: Process,
+    accelerator: Accelerator,
+    icount: bool,
+) -> Result<Box<dyn MappingSource + Send>, MappingError> {
+    Ok(match accelerator {
+        Accelerator::Kvm => Box::new(KvmMapping::new(kvm::DEBUGFS, process.pid())?),
+        Accelerator::Tcg if icount => return Err(MappingError::Icount),
+        Accelerator::Tcg => Box::new(TcgMapping::attach(process)?),
     })
 }

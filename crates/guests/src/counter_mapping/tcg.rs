@@ -7,14 +7,15 @@
 //! own sequence count reveals a concurrent change.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 
-use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
+use object::read::elf::{FileHeader as _, SectionHeader as _};
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache, elf};
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::process::{Process, ProcessMemory};
 use timevisor_time::CounterRatio;
 
 use super::mapping::{CounterMapping, MappingError, MappingSource};
-use crate::qemu::Qemu;
 
 /// Maximum number of retries when a change interrupts a reading.
 const TRIES: usize = 1000;
@@ -38,14 +39,11 @@ impl TcgMapping {
     /// Finds the timer state of a running QEMU.
     ///
     /// # Errors
-    /// When QEMU runs with -icount or lacks the symbol, or we lack CAP_SYS_PTRACE.
-    pub fn attach(qemu: &Qemu) -> Result<Self, MappingError> {
-        if qemu.command_line.icount {
-            return Err(MappingError::Icount);
-        }
+    /// When QEMU lacks the symbol, or we lack CAP_SYS_PTRACE.
+    pub fn attach(process: Process) -> Result<Self, MappingError> {
         // Opened first: it is bound to the process, so everything after refers to the same one.
-        let memory = ProcessMemory::open(qemu.process)?;
-        let program = Program::of(qemu.process)?;
+        let memory = ProcessMemory::open(process)?;
+        let program = Program::of(process)?;
         let state = program.symbol("timers_state").ok_or(MappingError::NoSymbol("timers_state"))?;
         Ok(Self { memory, state, icount: program.symbol("use_icount") })
     }
@@ -129,7 +127,12 @@ impl Program {
     fn of(process: Process) -> Result<Self, MappingError> {
         let wrong = |reason: &str| MappingError::Program { reason: reason.to_owned() };
         let file: File = process.open_exe()?;
+        let here = file.metadata().map_err(|error| wrong(&error.to_string()))?;
         let cache = ReadCache::new(file);
+        let size = size_of_tables(&cache).map_err(|error| wrong(&error.to_string()))?;
+        if size > LARGEST_TABLES {
+            return Err(wrong("its symbol tables are larger than any QEMU's"));
+        }
         let elf = object::File::parse(&cache).map_err(|error| wrong(&error.to_string()))?;
         let first = elf.segments().next().ok_or_else(|| wrong("no segments"))?;
         let (offset, _) = first.file_range();
@@ -139,9 +142,9 @@ impl Program {
         let map = maps
             .iter()
             .find(|map| {
-                map.path == path
-                    && map.offset <= offset
-                    && offset - map.offset < map.end - map.start
+                // On some file systems (btrfs) a mapping tells another device than the file does.
+                let executable = map.is_of(&here) || (map.inode == here.ino() && map.path == path);
+                executable && map.offset <= offset && offset - map.offset < map.end - map.start
             })
             .ok_or_else(|| wrong("the program's first segment is not mapped"))?;
         let bias = (map.start + (offset - map.offset)).wrapping_sub(first.address());
@@ -162,6 +165,20 @@ impl Program {
 }
 
 const WANTED: [&str; 2] = ["timers_state", "use_icount"];
+
+/// QEMU's dynamic symbols and their names take less than a megabyte. Whoever makes an executable
+/// chooses how large its tables are, and parsing takes all of them into memory.
+const LARGEST_TABLES: u64 = 64 << 20;
+
+/// The size of all symbol and string tables together, bytes, as the section headers state it.
+fn size_of_tables(cache: &ReadCache<File>) -> object::Result<u64> {
+    let header = elf::FileHeader64::<Endianness>::parse(cache)?;
+    let endian = header.endian()?;
+    let tables = [elf::SHT_DYNSYM, elf::SHT_SYMTAB, elf::SHT_STRTAB];
+    let sections = header.section_headers(endian, cache)?;
+    let sizes = sections.iter().filter(|section| tables.contains(&section.sh_type(endian)));
+    Ok(sizes.fold(0, |sum, section| sum.saturating_add(section.sh_size(endian))))
+}
 
 #[cfg(test)]
 mod tests {

@@ -112,12 +112,11 @@ impl PageFiles {
 
     /// The page of ours that a QEMU has mapped, wherever that is mounted for it.
     fn mapped_by(&self, qemu: &Qemu) -> Option<PathBuf> {
-        let maps = qemu.process.maps().ok()?;
         let folders = std::fs::read_dir(&self.directory).ok()?;
         let pages = folders.filter_map(|folder| Some(folder.ok()?.path().join("page")));
         pages.into_iter().find(|page| {
             let file = std::fs::symlink_metadata(page).ok().filter(Metadata::is_file);
-            file.is_some_and(|file| maps.iter().any(|map| map.is_of(&file)))
+            file.is_some_and(|file| qemu.files.iter().any(|map| map.is_of(&file)))
         })
     }
 
@@ -148,7 +147,7 @@ impl PageFiles {
         // On some file systems (btrfs) a mapping tells another device than the file does.
         let named = |map: &MapLine| map.inode == file.ino() && Path::new(&map.path) == path;
         let mapped = |map: &MapLine| map.is_of(&file) || named(map);
-        if !qemu.process.maps()?.iter().any(mapped) {
+        if !qemu.files.iter().any(mapped) {
             return Err(replaced());
         }
         page_file::create(&path, PageSize::Nvdimm)

@@ -24,7 +24,7 @@ pub struct VmclockDevice;
 /// The name that QEMU gives to the device's memory.
 const NAME: &str = "vmclock_page";
 /// How many descriptors with that name are tried. A QEMU has one.
-const MOST_CANDIDATES: usize = 8;
+pub(crate) const MOST_CANDIDATES: usize = 8;
 /// `VMCLOCK_MAGIC` in memory order; QEMU writes it when it creates the device.
 const MAGIC: [u8; 4] = *b"VCLK";
 
@@ -34,7 +34,7 @@ impl PageDelivery for VmclockDevice {
     }
 
     fn attach(&self, qemu: &Qemu) -> Result<Option<SharedMapping>, DeliveryError> {
-        let search = qemu.process.find_fds(MOST_CANDIDATES, is_page)?;
+        let search = &qemu.pages;
         let mut refused = None;
         for link in &search.found {
             match open(qemu, link) {
@@ -80,7 +80,7 @@ fn open(qemu: &Qemu, link: &FdLink) -> Result<SharedMapping, DeliveryError> {
 
 /// Looks like a memfd, or like shared memory in /dev/shm on hosts without memfd. The name is the
 /// process's choice; what counts is what [`foreign_memory`] finds.
-fn is_page(target: &str) -> bool {
+pub(crate) fn is_page(target: &str) -> bool {
     let anonymous = target.strip_prefix("/memfd:").or_else(|| target.strip_prefix("/dev/shm/"));
     anonymous.is_some_and(|name| name.contains(NAME))
 }
@@ -95,7 +95,6 @@ mod tests {
     use timevisor_linux::process::Process;
     use timevisor_linux::truncation;
 
-    use crate::command_line::CommandLine;
     use crate::qemu::Accelerator;
 
     /// A file in shared memory that looks like the device's page.
@@ -111,34 +110,34 @@ mod tests {
     /// are the whole process's.
     #[test]
     fn a_page_is_what_the_process_made_and_may_write() {
-        let qemu = Qemu {
-            process: Process::open(std::process::id()).unwrap(),
-            name: "web".to_owned(),
-            accelerator: Accelerator::Tcg,
-            command_line: CommandLine::parse(&["qemu".to_owned()]),
+        let process = Process::open(std::process::id()).unwrap();
+        let look = || {
+            let pages = process.find_fds(MOST_CANDIDATES, is_page).unwrap();
+            let qemu = Qemu::unexamined(process, Accelerator::Tcg);
+            VmclockDevice.attach(&Qemu { name: "web".to_owned(), pages, ..qemu })
         };
-        assert!(VmclockDevice.attach(&qemu).unwrap().is_none());
+        assert!(look().unwrap().is_none());
 
         // Somebody else's file, which a process can name without being allowed to open it.
         let (file, path) = shared("named");
         let named = OpenOptions::new().read(true).custom_flags(O_PATH).open(&path).unwrap();
         drop(file);
-        let refused = VmclockDevice.attach(&qemu);
+        let refused = look();
         assert!(matches!(refused, Err(DeliveryError::NotAPage { .. })), "{refused:?}");
         let open = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         drop(named);
-        let refused = VmclockDevice.attach(&qemu);
+        let refused = look();
         assert!(matches!(refused, Err(DeliveryError::NotAPage { .. })), "{refused:?}");
 
         // A page behind others that are none.
         let (page, made) = shared("page");
         std::fs::remove_file(made).unwrap();
-        let mapping = VmclockDevice.attach(&qemu).unwrap().unwrap();
-        let second = VmclockDevice.attach(&qemu);
+        let mapping = look().unwrap().unwrap();
+        let second = look();
         assert!(matches!(second, Err(DeliveryError::NotAPage { .. })), "the first refusal is told");
         std::fs::remove_file(path).unwrap();
         drop(open);
-        let second = VmclockDevice.attach(&qemu);
+        let second = look();
         assert!(matches!(second, Err(DeliveryError::PageFile { .. })), "it has one writer");
 
         // Its owner takes it away.
@@ -146,7 +145,7 @@ mod tests {
         page.set_len(0).unwrap();
         let lost = timevisor_linux::page::WritePage::new(mapping).unwrap();
         assert!(!lost.is_lost() && lost.bytes()[..4] == [0; 4] && lost.is_lost());
-        let refused = VmclockDevice.attach(&qemu);
+        let refused = look();
         assert!(matches!(refused, Err(DeliveryError::NotAPage { .. })), "{refused:?}");
     }
 

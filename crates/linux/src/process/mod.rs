@@ -19,6 +19,8 @@ use std::path::PathBuf;
 pub use memory::ProcessMemory;
 pub use owner::Users;
 pub use pid_fd::PidFd;
+use serde::{Deserialize, Serialize};
+
 pub use stopped::while_stopped;
 
 /// Why another process could not be examined.
@@ -57,7 +59,7 @@ pub fn in_initial_pid_namespace() -> bool {
 }
 
 /// A process by its pid.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Process {
     pid: u32,
     /// Start time in clock ticks after boot; `None` if it has not been read.
@@ -65,7 +67,7 @@ pub struct Process {
 }
 
 /// An open file: `/proc/PID/fd/N`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FdLink {
     /// The descriptor's number in that process.
     pub fd: u32,
@@ -78,7 +80,7 @@ pub struct FdLink {
 pub const MOST_DESCRIPTORS: usize = 4096;
 
 /// What was found among the descriptors of a process.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FdSearch {
     /// Those that were wanted, in the order of /proc (by number).
     pub found: Vec<FdLink>,
@@ -87,7 +89,7 @@ pub struct FdSearch {
 }
 
 /// A line of /proc/PID/maps.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MapLine {
     /// First address.
     pub start: u64,

@@ -1,5 +1,6 @@
 //! Guests read the host's time: each delivery, old and new kernels, programs of other projects.
 
+pub(crate) mod attack;
 pub(crate) mod boot;
 pub(crate) mod clock;
 pub(crate) mod hold;
@@ -210,6 +211,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 60,
         run: owners::owners,
+    },
+    Test {
+        name: "attack",
+        about: "uid 4001 attacks with whatever looks like a QEMU or may connect (ATTACK_S seconds): no effect on the clock, root's VM and root's commands",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 90,
+        run: attack::attack,
     },
     Test {
         name: "leap-inserted",

@@ -1,0 +1,268 @@
+//! Gives up what a process does not need, for good: a helper that reads what other users control.
+//!
+//! | what | how |
+//! | --- | --- |
+//! | root's files and processes | another user and group, no supplementary groups |
+//! | capabilities | CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: other processes' memory, and debugfs |
+//! | writing, sockets, programs, other processes | seccomp: files are opened for reading only |
+//! | memory, descriptors, core files | resource limits |
+//! | regaining anything | no_new_privs; nobody else may trace it |
+//!
+//! A process that is not root's keeps the user and the capabilities that it has, and loses the rest.
+
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+/// Why a process could not be confined. It must not go on then.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfineError {
+    /// The kernel refused one of the steps.
+    #[error("cannot give up {what}")]
+    Kernel {
+        /// What was to be given up.
+        what: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The filter of system calls could not be made or installed.
+    #[error("cannot filter system calls")]
+    Filter(#[from] seccompiler::Error),
+    /// The same, for the filter itself.
+    #[error("cannot filter system calls")]
+    Rules(#[from] seccompiler::BackendError),
+}
+
+/// Another user than root, if root runs this: nobody.
+const NOBODY: u32 = 65534;
+/// Of linux/capability.h.
+const CAP_DAC_READ_SEARCH: u32 = 2;
+/// Of linux/capability.h.
+const CAP_SYS_PTRACE: u32 = 19;
+/// What is left to a confined process of root's.
+const KEPT: u32 = 1 << CAP_DAC_READ_SEARCH | 1 << CAP_SYS_PTRACE;
+/// Descriptors: standard ones, and two for each process that is read.
+const MOST_DESCRIPTORS: u64 = 1024;
+
+/// Confines this process and all that it will do. `address_space` is its limit in bytes.
+///
+/// Call it before the process has threads.
+///
+/// # Errors
+/// The step that failed. Those before it have taken effect.
+pub fn confine(address_space: u64) -> Result<(), ConfineError> {
+    let [memory, descriptors, core] = [address_space, MOST_DESCRIPTORS, 0]
+        .map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
+    // SAFETY: complete structures for the calls to read.
+    unsafe {
+        check(libc::setrlimit(libc::RLIMIT_AS, &raw const memory), "memory")?;
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const descriptors), "descriptors")?;
+        check(libc::setrlimit(libc::RLIMIT_CORE, &raw const core), "core files")?;
+    }
+    // SAFETY: prctl with integers only.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, "new privileges")?;
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } == 0 {
+        become_nobody()?;
+    }
+    // SAFETY: prctl with integers only. After the change of user, which resets it.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }, "being traced")?;
+    // SAFETY: as above.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }, "a later end")?;
+    seccompiler::apply_filter(&filter()?)?;
+    Ok(())
+}
+
+fn become_nobody() -> Result<(), ConfineError> {
+    // SAFETY: prctl with integers only.
+    check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) }, "root's rights")?;
+    // In a user namespace without this user, root is all there is: its capabilities go all the same.
+    // SAFETY: an empty list, and integers.
+    let changed = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0
+            && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
+    };
+    let refused = io::Error::last_os_error();
+    if !changed && !matches!(refused.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) {
+        return Err(ConfineError::Kernel { what: "root's user", source: refused });
+    }
+    for capability in 0..64 {
+        // SAFETY: prctl with integers only. It fails beyond the last capability, and without
+        // CAP_SETPCAP; no_new_privs makes the set useless in any case.
+        let _ = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+    let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let mut sets = [CapabilitySets::default(); 2];
+    // SAFETY: header and two sets, as version 3 has them.
+    let read = unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) };
+    check(i32::try_from(read).unwrap_or(-1), "capabilities")?;
+    let kept = sets[0].permitted & KEPT;
+    let sets = [
+        CapabilitySets { effective: kept, permitted: kept, inheritable: 0 },
+        CapabilitySets::default(),
+    ];
+    // SAFETY: as above.
+    let set = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
+    check(i32::try_from(set).unwrap_or(-1), "capabilities")
+}
+
+/// _LINUX_CAPABILITY_VERSION_3.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: libc::c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilitySets {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+fn check(result: libc::c_int, what: &'static str) -> Result<(), ConfineError> {
+    if result < 0 {
+        return Err(ConfineError::Kernel { what, source: io::Error::last_os_error() });
+    }
+    Ok(())
+}
+
+/// What a helper needs to read files and to speak through descriptors that it has. Anything else
+/// fails with EPERM.
+fn filter() -> Result<BpfProgram, ConfineError> {
+    let calls = [
+        libc::SYS_read,
+        libc::SYS_pread64,
+        libc::SYS_readlinkat,
+        libc::SYS_getdents64,
+        libc::SYS_lseek,
+        libc::SYS_fstat,
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_faccessat,
+        libc::SYS_close,
+        libc::SYS_fcntl,
+        libc::SYS_write,
+        libc::SYS_sendto,
+        libc::SYS_recvfrom,
+        libc::SYS_ppoll,
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_mprotect,
+        libc::SYS_madvise,
+        libc::SYS_brk,
+        libc::SYS_futex,
+        libc::SYS_getrandom,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_nanosleep,
+        libc::SYS_sched_yield,
+        libc::SYS_getpid,
+        libc::SYS_gettid,
+        libc::SYS_tgkill,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_sigaltstack,
+        libc::SYS_restart_syscall,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    let old = [
+        libc::SYS_readlink,
+        libc::SYS_stat,
+        libc::SYS_lstat,
+        libc::SYS_access,
+        libc::SYS_poll,
+        libc::SYS_arch_prctl,
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    let old = [];
+    let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
+        calls.into_iter().chain(old).map(|call| (call, Vec::new())).collect();
+    rules.insert(libc::SYS_openat, vec![for_reading(2)?]);
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_open, vec![for_reading(1)?]);
+    let machine = std::env::consts::ARCH.try_into()?;
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, machine)?;
+    Ok(filter.try_into()?)
+}
+
+/// The flags of open, in this argument, neither create nor write.
+fn for_reading(argument: u8) -> Result<SeccompRule, seccompiler::BackendError> {
+    let flags =
+        libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+    let mask = SeccompCmpOp::MaskedEq(u64::from(flags.unsigned_abs()));
+    let reads = SeccompCondition::new(
+        argument,
+        SeccompCmpArgLen::Dword,
+        mask,
+        u64::from(libc::O_RDONLY.unsigned_abs()),
+    )?;
+    SeccompRule::new(vec![reads])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File, OpenOptions};
+    use std::net::UdpSocket;
+    use std::process::Command;
+
+    const CHILD: &str = "TIMEVISOR_CONFINE_CHILD";
+
+    /// Run by the test below: what is given up is given up by the whole process.
+    #[test]
+    fn child() {
+        let Some(folder) = std::env::var_os(CHILD) else { return };
+        let folder = std::path::PathBuf::from(folder);
+        // The test harness has threads, so only this one is filtered; what it did before is its own.
+        // SAFETY: takes nothing.
+        let root = unsafe { libc::geteuid() } == 0;
+        confine(1 << 30).unwrap();
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+            line.rsplit('\t').next().unwrap_or_default().to_owned()
+        };
+        assert_eq!((field("Seccomp:"), field("NoNewPrivs:")), ("2".to_owned(), "1".to_owned()));
+        if root {
+            let kept = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
+            assert_eq!(kept & !u64::from(KEPT), 0, "{kept:x}");
+        }
+        assert_eq!(fs::read_to_string("/proc/self/comm").map(|_| ()).ok(), Some(()));
+        assert!(File::create(folder.join("new")).is_err());
+        let written = OpenOptions::new().write(true).open(folder.join("old"));
+        assert!(written.is_err());
+        assert!(UdpSocket::bind("127.0.0.1:0").is_err());
+        assert!(Command::new("/bin/true").status().is_err());
+        assert!(fs::remove_file(folder.join("old")).is_err());
+        assert!(Vec::<u8>::new().try_reserve(2 << 30).is_err());
+    }
+
+    #[test]
+    fn a_confined_process_reads_and_does_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("old"), "x").unwrap();
+        let tests = std::env::current_exe().unwrap();
+        let output = Command::new(tests)
+            .args(["--exact", "confine::tests::child", "--test-threads=1"])
+            .env(CHILD, folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        assert!(folder.path().join("old").exists() && !folder.path().join("new").exists());
+    }
+}
