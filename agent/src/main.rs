@@ -7,6 +7,7 @@
 //! | this one | the event loop: one thread, one poll(2) |
 //! | `apps.rs` | the socket that applications connect to |
 //! | `host.rs` | the virtio-serial port, or vsock |
+//! | `hold/` | `--hold`: a workload stands still while the guest does not know the time |
 //! | `wait_sync.rs` | `wait-sync`, which needs none of the above |
 //! | `span.rs` | time spans as users write them |
 //! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
@@ -16,7 +17,10 @@
 #![forbid(unsafe_code)]
 
 mod apps;
+mod hold;
 mod host;
+#[cfg(test)]
+mod packaging_tests;
 mod set_clock;
 mod span;
 mod wait_sync;
@@ -39,6 +43,7 @@ use timevisor_time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use apps::Apps;
+use hold::Holder;
 use host::{Host, Way};
 use set_clock::Keeper;
 
@@ -63,6 +68,8 @@ struct Arguments {
     channel: String,
     #[command(flatten)]
     clock: set_clock::Options,
+    #[command(flatten)]
+    hold: hold::Options,
     /// More words in the log (RUST_LOG has the last one)
     #[arg(short, long)]
     verbose: bool,
@@ -74,6 +81,9 @@ enum Command {
     WaitSync(wait_sync::WaitSync),
     /// Set CLOCK_REALTIME from the page, once
     SetClock(set_clock::SetClock),
+    /// The agent starts this itself
+    #[command(name = hold::guard::COMMAND, hide = true)]
+    HoldGuard,
 }
 
 fn main() -> ExitCode {
@@ -92,6 +102,9 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let said = match &arguments.command {
+        Some(Command::HoldGuard) => {
+            return hold::guard::run().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        }
         Some(Command::WaitSync(wait)) => wait.run(),
         Some(Command::SetClock(set)) => set.run(),
         None => return serve(&arguments),
@@ -123,6 +136,7 @@ struct Agent {
     apps: Apps,
     host: Host,
     clock: Option<Keeper>,
+    holder: Option<Holder>,
     /// When the channel or the applications need service without an event.
     serve_at: Duration,
     signals: Signals,
@@ -140,6 +154,7 @@ impl Agent {
         // After the socket has been opened, because only one agent can open it.
         set_clock::clean_up();
         let clock = Keeper::start(&arguments.clock, monotonic())?;
+        let holder = Holder::start(&arguments.hold, monotonic())?;
         // Numbers that grow with time, so that neither a host nor an application mistakes us for an
         // earlier agent.
         let number = realtime().floor_nanos().unsigned_abs();
@@ -155,7 +170,7 @@ impl Agent {
             .context("cannot tell systemd")?;
         tracing::info!("serving applications at {}", arguments.socket.display());
         let serve_at = monotonic();
-        Ok(Self { relay, apps, host: Host::new(way), clock, serve_at, signals })
+        Ok(Self { relay, apps, host: Host::new(way), clock, holder, serve_at, signals })
     }
 
     fn run(mut self) -> Result<()> {
@@ -167,9 +182,16 @@ impl Agent {
                 }
             }
             let now = monotonic();
-            // First of all, because programs may read the clock at any time.
+            // First of all, because programs may read the clock at any time: what must not run
+            // with a wrong clock stops, the clock is set, and it goes on.
+            if let Some(holder) = &mut self.holder {
+                holder.on_timer(now);
+            }
             if let Some(clock) = &mut self.clock {
                 clock.on_timer(now);
+            }
+            if let Some(holder) = &mut self.holder {
+                holder.clock_was_kept(monotonic());
             }
             // The clock is checked ten times as often as the rest; a wake-up for the clock alone
             // ends here.
@@ -199,7 +221,9 @@ impl Agent {
 
     fn wait(&mut self) -> Result<Woken> {
         let clock = self.clock.as_ref().map(Keeper::poll_at);
-        let due = clock.map_or(self.serve_at, |at| at.min(self.serve_at)) - monotonic();
+        let holder = self.holder.as_ref().map(Holder::poll_at);
+        let next = clock.into_iter().chain(holder).fold(self.serve_at, Duration::min);
+        let due = next - monotonic();
         let nanos = u64::try_from(due.ceil_nanos()).unwrap_or(0);
         let mut fds = vec![PollFd::readable(self.signals.as_fd())];
         fds.extend(self.host.fd(&self.relay));
@@ -222,5 +246,21 @@ impl Agent {
                 RelayAction::HostUnanswered => tracing::debug!("the host does not answer"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_options_fit_together() {
+        Arguments::command().debug_assert();
+        let held = |words: &[&str]| Arguments::try_parse_from(words).is_ok();
+        assert!(held(&["timevisor-guest", "--hold", "db", "--hold", "/x", "--hold-notice", "1m"]));
+        assert!(held(&["timevisor-guest", "--hold", "db", "--set-clock", "step"]));
+        assert!(!held(&["timevisor-guest", "--hold-within", "1ms"]), "nothing is held");
     }
 }

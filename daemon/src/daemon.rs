@@ -30,6 +30,7 @@ use crate::config::{Config, span};
 use crate::control::Control;
 use crate::discipline::Discipline;
 use crate::introspection::Introspection;
+use crate::notices::Notices;
 use crate::references::{Need, Reference, Surroundings};
 use crate::report;
 use crate::reservations::Reservations;
@@ -76,6 +77,7 @@ pub struct Daemon {
     network_changed_at: Option<Duration>,
     discipline: Option<Discipline>,
     vms: Vms,
+    notices: Notices,
     timelines: Timelines,
     reservations: Reservations,
     introspection: Introspection,
@@ -141,6 +143,7 @@ impl Daemon {
             network_changed_at: None,
             discipline,
             vms,
+            notices: Notices::default(),
             timelines,
             reservations,
             introspection,
@@ -217,6 +220,7 @@ impl Daemon {
             .map(Reference::poll_at)
             .chain([self.next_publication, self.clock.watch_at()])
             .chain([self.vms.poll_at(), self.timelines.poll_at(), self.control.poll_at()])
+            .chain([self.notices.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at))
             .chain(self.network_changed_at)
@@ -323,6 +327,7 @@ impl Daemon {
             self.vms.on_timer(now, &self.clock);
             self.timelines.follow(&mut self.clock, &mut self.vms);
         }
+        self.vms.tell(&mut self.notices, now);
         if now >= self.reservations.poll_at() {
             self.reservations.on_timer(&self.vms);
         }
@@ -484,10 +489,11 @@ impl Daemon {
             | Request::SourceOffline(_)
             | Request::SourceOnline(_)
             | Request::Reload => self.change(request),
-            Request::VmList => self.vms.list(),
+            Request::VmList => self.vms.list(&self.notices),
             Request::VmAdd(add) => self.vms.add(add, &self.clock),
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
-            Request::VmMigrate(migrate) => self.vms.migrate(migrate),
+            Request::VmMigrate(migrate) => self.vms.migrate(migrate, &mut self.notices),
+            Request::VmNotice(notice) => self.vms.notice(notice, &mut self.notices),
             Request::VmPrepare(prepare) => self.vms.prepare(prepare, &self.clock),
             Request::ReserveApply(apply) => {
                 let answer = self.reservations.apply(apply, &self.vms);

@@ -10,6 +10,7 @@
 //! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
 //! | `references/` | whom to query, and exchanges from the replies |
 //! | `leap.rs` | TAI - UTC |
+//! | `notices.rs` | what guests are told of disruptions to come |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
 //! | `listening.rs` | a socket that pauses when descriptors run out |
@@ -30,6 +31,7 @@ mod discipline;
 mod introspection;
 mod leap;
 mod listening;
+mod notices;
 mod references;
 mod report;
 mod reservations;

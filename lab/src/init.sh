@@ -12,6 +12,11 @@ while read -r module; do
     insmod "/lab/modules/$module" || echo "LAB-INSMOD-FAILED $module"
 done </lab/modules/order
 
+# As the udev rules of packaging/60-timevisor.rules.
+for clock in /sys/class/ptp/ptp*; do
+    case $(cat "$clock/clock_name" 2>/dev/null) in vmclock*) ln -sf "${clock##*/}" /dev/ptp_vmclock ;; esac
+done
+
 # udev would make these names. The ports appear a moment after the device, the lab's own port last.
 name_ports() {
     mkdir -p /dev/virtio-ports

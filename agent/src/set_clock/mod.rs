@@ -13,7 +13,7 @@
 //!
 //! What it does not do: hold back programs that are already running. From the resume until the
 //! step, they see a clock that is late (docs/how-to/guest-clock.md). Programs for which that is too
-//! long read the page.
+//! long read the page, or are held (`hold/`).
 
 mod beside;
 mod keeper;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use timevisor::{Client, Options, ReadError, Timeline};
-use timevisor_clock_page::{Counter, CounterId};
+use timevisor_clock_page::{Counter, CounterId, Notice};
 use timevisor_linux::clock::bracket;
 use timevisor_linux::counter::calibrate::{RawBracket, best_bracket, from_brackets};
 use timevisor_time::{Duration, Period, RateError};
@@ -38,6 +38,15 @@ impl Counter for Stamps<'_> {
     fn read_ordered(&self) -> u64 {
         self.0.stamp()
     }
+}
+
+/// What a look at both clocks gives.
+#[derive(Clone, Copy, Debug)]
+pub enum Looked {
+    /// Both, at one moment.
+    Beside(Beside),
+    /// The page vouches for nothing that CLOCK_REALTIME could be compared with.
+    Nothing,
 }
 
 impl View {
@@ -104,6 +113,23 @@ impl View {
         let beside = Beside::of(&convert(at.before)?, &middle, &convert(at.after)?, at.realtime)?;
         let era = Era { disruption: middle.disruption(), tai_offset: middle.tai_offset() };
         Ok((era, beside))
+    }
+
+    /// As [`Self::look`]; a page that has just changed is read again.
+    pub fn look_settled(&self) -> Looked {
+        for _ in 0..TRIES {
+            match self.look() {
+                Ok((_, beside)) => return Looked::Beside(beside),
+                Err(Unusable::Changing) => {}
+                Err(_) => break,
+            }
+        }
+        Looked::Nothing
+    }
+
+    /// What the host announces; nothing where the page cannot be read.
+    pub fn notice(&self) -> Notice {
+        self.client.notice().unwrap_or_default()
     }
 
     /// Reads the page's counter along with CLOCK_MONOTONIC_RAW.

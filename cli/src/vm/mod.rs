@@ -1,4 +1,4 @@
-//! `timevisor vm list, add, migrate, remove, args`.
+//! `timevisor vm list, add, migrate, notice, remove, args`.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -17,8 +17,8 @@ use timevisor_guests::arguments::{Delivery, Request as Equipment};
 use timevisor_linux::users::uid_of;
 use timevisor_protocols::control::request::check_name;
 use timevisor_protocols::control::{
-    ElapsedSince, Request, Response, TimeType, UserNamespace, VmAdd, VmMigrate, VmPrepare,
-    VmPrepared, VmRemove, VmRow,
+    ElapsedSince, Notice, Request, Response, TimeType, UserNamespace, VmAdd, VmMigrate, VmNotice,
+    VmPrepare, VmPrepared, VmRemove, VmRow,
 };
 
 use self::machine::Own;
@@ -32,6 +32,8 @@ pub enum Command {
     Add(Add),
     /// Send a VM to another host, where its page is right when it arrives
     Migrate(Migrate),
+    /// Tell a VM's guest that it will be disrupted (saved, stopped, moved), or take that back
+    Notice(Notify),
     /// Stop serving a VM, or forget one that was prepared
     Remove(Remove),
     /// Print what to add to a VM so that it has a clock page
@@ -88,9 +90,34 @@ pub struct Migrate {
     /// Cancel it, and fail, when it has not ended by then
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
+    /// Tell the guest that it will be moved, and wait this long before that begins: databases
+    /// drain before the move
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "cancel")]
+    drain: u32,
     /// JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+pub struct Notify {
+    /// Its name on this host
+    name: String,
+    /// What its guest finds on the page from now on
+    notice: Word,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Word {
+    /// It will be disrupted: take no further work on
+    Soon,
+    /// The disruption begins now
+    Imminent,
+    /// Nothing is to come
+    None,
 }
 
 #[derive(Args)]
@@ -200,6 +227,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<()> {
         Command::List(options) => list(directory, options.json),
         Command::Add(options) => add(directory, options),
         Command::Migrate(options) => migrate(directory, options),
+        Command::Notice(options) => notice(directory, options),
         Command::Remove(options) => remove(directory, options),
         Command::Args(options) => args(directory, options),
     }
@@ -242,6 +270,9 @@ fn print_row(row: &VmRow) {
     if let Some(name) = &row.qemu_name {
         println!("    QEMU calls it {name:?}");
     }
+    if !row.notice.is_none() {
+        println!("    its guest is told: disruption {}", word(row.notice));
+    }
     if let Some(migration) = &row.migration {
         println!("    migration: {migration}");
     }
@@ -276,14 +307,16 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
 fn migrate(directory: &Path, options: &Migrate) -> Result<()> {
     let name = &options.name;
     let tell = |to: Option<String>| {
-        let response = ask(directory, &Request::VmMigrate(VmMigrate { name: name.clone(), to }))?;
+        let migrate = VmMigrate { name: name.clone(), to, drain_seconds: options.drain };
+        let response = ask(directory, &Request::VmMigrate(migrate))?;
         let Response::VmAdded(row) = response else { return Err(unexpected(&response)) };
         Ok(row)
     };
     let mut row = tell(options.to.clone())?;
     let began = Instant::now();
-    while row.migration.as_deref() == Some("leaving") {
-        if began.elapsed() > Duration::from_secs(options.timeout) {
+    let at_most = Duration::from_secs(options.timeout.saturating_add(options.drain.into()));
+    while matches!(row.migration.as_deref(), Some("draining" | "leaving")) {
+        if began.elapsed() > at_most {
             tell(None)?;
             bail!(
                 "VM {name} has not arrived within {} s; the migration is being cancelled",
@@ -309,6 +342,31 @@ fn migrate(directory: &Path, options: &Migrate) -> Result<()> {
         Some(_) if options.cancel => println!("{name} stays here"),
         Some(failed) => bail!("VM {name} stays here: {failed}"),
         None => bail!("VM {name} stays here: somebody runs it here again"),
+    }
+    Ok(())
+}
+
+const fn word(notice: Notice) -> &'static str {
+    match notice {
+        Notice::None => "none",
+        Notice::Soon => "soon",
+        Notice::Imminent => "imminent",
+    }
+}
+
+fn notice(directory: &Path, options: &Notify) -> Result<()> {
+    let notice = match options.notice {
+        Word::Soon => Notice::Soon,
+        Word::Imminent => Notice::Imminent,
+        Word::None => Notice::None,
+    };
+    let request = Request::VmNotice(VmNotice { name: options.name.clone(), notice });
+    let response = ask(directory, &request)?;
+    let Response::VmAdded(row) = &response else { return Err(unexpected(&response)) };
+    if options.json {
+        println!("{}", serde_json::to_string(row)?);
+    } else {
+        println!("{}: disruption {}", options.name, word(row.notice));
     }
     Ok(())
 }

@@ -164,6 +164,16 @@ typedef enum timevisor_validity_kind {
     TIMEVISOR_VALIDITY_KIND_UNLIMITED = 2,
 } timevisor_validity_kind;
 
+// What the host announces of a coming disruption.
+typedef enum timevisor_notice {
+    // Nothing.
+    TIMEVISOR_NOTICE_NONE = 0,
+    // This VM will be moved, saved or stopped: take no further work on.
+    TIMEVISOR_NOTICE_SOON = 1,
+    // That begins now.
+    TIMEVISOR_NOTICE_IMMINENT = 2,
+} timevisor_notice;
+
 // An action's time for an event loop. One thread at a time.
 typedef struct timevisor_at_handle timevisor_at_handle;
 
@@ -767,6 +777,19 @@ void timevisor_packet_stamps_free(struct timevisor_packet_stamps *stamps);
 // Returns 0; -ENODATA: not known, and on a host's own page; -ENXIO, -EIO: the page cannot be read;
 // -EINVAL. Any thread.
 int timevisor_read_host_cpu_time(const struct timevisor_client *client, size_t vcpu, struct timevisor_host_cpu_time *time);
+
+// What the host announces: a timevisor_notice. Cheap; ask as often as you like.
+//
+// Returns that number; -ENXIO: the page cannot be read; -EINVAL. Any thread.
+int timevisor_read_notice(const struct timevisor_client *client);
+
+// The VM generation counter: another number tells that this VM was loaded from a saved state (a
+// snapshot, a clone), so that what must be unique has to be made anew. A live migration keeps it.
+// NULL is allowed.
+//
+// Returns 0; -ENODATA: nobody counts here, or timevisord has not noticed yet that the VM was
+// loaded; -ENXIO: the page cannot be read; -EINVAL. Any thread.
+int timevisor_read_vm_generation(const struct timevisor_client *client, uint64_t *generation);
 
 // Makes a token; nothing is cancelled yet.
 //

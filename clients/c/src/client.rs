@@ -135,6 +135,10 @@ pub extern "C" fn timevisor_client_describe(
 }
 
 impl timevisor_client {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     pub(crate) fn host_cpu_time(
         &self,
         vcpu: usize,

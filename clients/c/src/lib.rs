@@ -13,6 +13,7 @@
 //! | `recording` | a timeline's past in a file |
 //! | `packets` | the kernel's stamps of packets |
 //! | `cpu_time` | how much processor time a vCPU has had |
+//! | `notice` | what the host announces, and whether the VM was loaded |
 //! | `cancel` | ending waits from another thread |
 //! | `wait` | waiting |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
@@ -42,6 +43,8 @@ mod recording;
 mod packets;
 
 mod cpu_time;
+
+mod notice;
 
 mod cancel;
 

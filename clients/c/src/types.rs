@@ -32,6 +32,18 @@ pub enum timevisor_status {
     Unreliable = 4,
 }
 
+/// What the host announces of a coming disruption.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub enum timevisor_notice {
+    /// Nothing.
+    None = 0,
+    /// This VM will be moved, saved or stopped: take no further work on.
+    Soon = 1,
+    /// That begins now.
+    Imminent = 2,
+}
+
 /// What instants are counted on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

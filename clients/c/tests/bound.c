@@ -12,6 +12,9 @@ static void no_vm(timevisor_client *client) {
     /* This is a host. */
     FAILS(timevisor_read_host_cpu_time(client, 0, &time), ENODATA, "vCPU 0");
     FAILS(timevisor_read_host_cpu_time(client, SIZE_MAX, &time), ENODATA, "timevisor vm list");
+    CHECK(timevisor_read_notice(client) == TIMEVISOR_NOTICE_NONE);
+    FAILS(timevisor_read_notice(NULL), EINVAL, "client");
+    FAILS(timevisor_read_vm_generation(client, NULL), ENODATA, "vmclock device");
 }
 
 static void refused(timevisor_client *client) {

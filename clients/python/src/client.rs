@@ -119,6 +119,17 @@ impl Client {
         words::make(py, "HostCpuTime", (time.least_ns, time.most_ns, time.disruption)).map(Some)
     }
 
+    /// What the host announces.
+    fn notice<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let notice = py.detach(|| self.0.notice()).or_raise(py)?;
+        words::make(py, "Notice", (notice.name(),))
+    }
+
+    /// The VM generation counter.
+    fn vm_generation(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        py.detach(|| self.0.vm_generation()).or_raise(py)
+    }
+
     fn __repr__(&self) -> String {
         format!("<timevisor.Client of {}>", self.0.page().path.display())
     }

@@ -196,6 +196,8 @@ def test_names_are_checked(client: Client) -> None:
 
 
 def test_a_host_has_no_vcpus(client: Client) -> None:
+    assert client.notice() == "none" and client.notice() is timevisor.Notice.NONE
+    assert client.vm_generation() is None
     assert client.host_cpu_time(0) is None
     assert client.host_cpu_time(10_000) is None
     with pytest.raises(OverflowError):

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use timevisor_clock_page::{HostCpuTime, Reader};
+use timevisor_clock_page::{HostCpuTime, Notice, Reader};
 use timevisor_protocols::channel::{Bind, Epoch, TimelineRow, is_name};
 
 use crate::binding::Binding;
@@ -13,7 +13,7 @@ use crate::channel::stream::ChannelAddress;
 use crate::channel::{Channel, ChannelChoice, Setup};
 use crate::error::{BindError, ConnectError, HostCpuTimeError, ReadError, TimelineError};
 use crate::requirement::{Need, Requirement};
-use crate::source::{self, PageChoice, PageRef};
+use crate::source::{self, CounterRef, PageChoice, PageRef};
 use crate::timeline::{Place, Timeline};
 use crate::unpoisoned;
 
@@ -194,6 +194,30 @@ impl Client {
         let reader = Reader::open(page.clone(), counter, 0).map_err(TimelineError::from)?;
         let time = reader.host_cpu_time(index).map_err(ReadError::from)?;
         if page.is_lost() { Err(ReadError::Truncated.into()) } else { Ok(time) }
+    }
+
+    /// What the host announces: that this VM will be disrupted (moved, saved, stopped), or that this
+    /// begins. One load of the page's memory once the page is found; ask as often as you like.
+    ///
+    /// # Errors
+    /// When the page cannot be read.
+    pub fn notice(&self) -> Result<Notice, TimelineError> {
+        Ok(self.reader()?.notice())
+    }
+
+    /// The VM generation counter: another number tells that this VM was loaded from a saved state (a
+    /// snapshot, a clone), so that what must be unique has to be made anew. A live migration keeps
+    /// it. `None` where nobody counts, and until timevisord has noticed that the VM was loaded.
+    ///
+    /// # Errors
+    /// When the page cannot be read.
+    pub fn vm_generation(&self) -> Result<Option<u64>, TimelineError> {
+        Ok(self.reader()?.vm_generation())
+    }
+
+    fn reader(&self) -> Result<Reader<PageRef, CounterRef>, TimelineError> {
+        let page = &self.inner.page;
+        Ok(Reader::open(page.clone(), source::counter_for(page, 0)?, 0)?)
     }
 
     /// Binds to a timeline and makes the host meet a requirement as long as the binding lives.

@@ -88,7 +88,7 @@ pub use wait::periodic::{MissedTicks, Periodic, Tick};
 pub use wait::watch::{Change, Event, Watch};
 pub use wait::{Cancel, WaitFd, WaitOptions, Waited, When};
 
-pub use timevisor_clock_page::{ClockStatus as Status, HostCpuTime};
+pub use timevisor_clock_page::{ClockStatus as Status, HostCpuTime, Notice};
 pub use timevisor_protocols::channel::{
     Achieved, Epoch, InvalidRequirement, Problem, ProblemCode, TimelineRow,
 };

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use timevisor::{
-    Change, Client, MissedTicks, Options, ReadError, Requirement, Status, Timeline, TimelineError,
-    WaitError, WaitOptions, When,
+    Change, Client, MissedTicks, Notice, Options, ReadError, Requirement, Status, Timeline,
+    TimelineError, WaitError, WaitOptions, When,
 };
 use timevisor_clock_page::{
     ClockStatus, Counter, EntryIdentity, Identity, Line, Lines, PageWriter, Slew, Update,
@@ -377,4 +377,19 @@ fn a_recording_converts_what_the_page_has_forgotten() {
         assert!(span.shortest_ns() <= readings && readings <= span.longest_ns() + 100_000);
         assert!(span.width_ns() < 40_000, "0.4 s at 15 ppm: {} ns", span.width_ns());
     });
+}
+
+#[test]
+fn notices_and_generations_are_handed_on() {
+    let daemon = Daemon::new(Span::from_micros(50));
+    let client = Options::new().page(&daemon.path).connect().unwrap();
+    assert_eq!(client.notice().unwrap(), Notice::None);
+    assert_eq!(client.vm_generation().unwrap(), None, "nobody counts here");
+    for notice in [Notice::Soon, Notice::Imminent, Notice::None] {
+        daemon.writer.set_notice(notice);
+        assert_eq!(client.notice().unwrap(), notice);
+    }
+    daemon.writer.count_generations();
+    assert_eq!(client.vm_generation().unwrap(), daemon.writer.vm_generation());
+    assert!(client.vm_generation().unwrap().is_some());
 }

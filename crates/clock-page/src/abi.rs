@@ -54,6 +54,12 @@ pub mod vmclock {
 
     /// tai_offset is valid.
     pub const FLAG_TAI_OFFSET_VALID: u64 = 1 << 0;
+    /// A disruption is expected; the header says within about a day.
+    pub const FLAG_DISRUPTION_SOON: u64 = 1 << 1;
+    /// A disruption is expected; the header says within about an hour.
+    pub const FLAG_DISRUPTION_IMMINENT: u64 = 1 << 2;
+    /// period_esterror is valid.
+    pub const FLAG_PERIOD_ESTERROR_VALID: u64 = 1 << 3;
     /// period_maxerror is valid.
     pub const FLAG_PERIOD_MAXERROR_VALID: u64 = 1 << 4;
     /// time_esterror is valid.
@@ -62,6 +68,8 @@ pub mod vmclock {
     pub const FLAG_TIME_MAXERROR_VALID: u64 = 1 << 6;
     /// The time never appears to go backwards without a disruption.
     pub const FLAG_TIME_MONOTONIC: u64 = 1 << 7;
+    /// vm_generation_counter changes whenever the VM is loaded from a saved state.
+    pub const FLAG_VM_GENERATION_PRESENT: u64 = 1 << 8;
 }
 
 /// The Timevisor header at 0x100.
@@ -90,6 +98,9 @@ pub mod header {
     pub const AT_BIRTH: usize = 0x140;
     /// u64: what that instant is known to, ns, rounded up; 0: not known.
     pub const AT_BIRTH_WITHIN: usize = 0x150;
+    /// u64: the VM generation counter, while timevisord moves this VM live to another host; else 0.
+    /// It travels with the page, and tells the other host that this is no saved state.
+    pub const AT_MOVING: usize = 0x158;
 }
 
 /// A timeline entry, 24 words of 8 bytes; the first one, at 0x200, is the same clock as
@@ -251,6 +262,56 @@ impl LeapIndicator {
     #[must_use]
     pub const fn is_ahead(self) -> bool {
         matches!(self, Self::WillInsert | Self::WillDelete)
+    }
+}
+
+/// What the host announces: the vmclock ABI's two flags about a coming disruption.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+#[repr(u8)]
+pub enum Notice {
+    /// Nothing is announced.
+    #[default]
+    None = 0,
+    /// The VM will be disrupted (moved, saved, stopped): stop taking work on.
+    Soon = 1,
+    /// The disruption begins now.
+    Imminent = 2,
+}
+
+impl Notice {
+    /// Both flags.
+    pub(crate) const FLAGS: u64 = vmclock::FLAG_DISRUPTION_SOON | vmclock::FLAG_DISRUPTION_IMMINENT;
+
+    /// From the page's flags; the more urgent one counts.
+    #[must_use]
+    pub const fn from_flags(flags: u64) -> Self {
+        if flags & vmclock::FLAG_DISRUPTION_IMMINENT != 0 {
+            Self::Imminent
+        } else if flags & vmclock::FLAG_DISRUPTION_SOON != 0 {
+            Self::Soon
+        } else {
+            Self::None
+        }
+    }
+
+    /// As flags. What is imminent is also soon: a guest that looks at one flag only sees it.
+    #[must_use]
+    pub const fn to_flags(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Soon => vmclock::FLAG_DISRUPTION_SOON,
+            Self::Imminent => Self::FLAGS,
+        }
+    }
+
+    /// The name used in JSON and messages: `none`, `soon`, `imminent`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Soon => "soon",
+            Self::Imminent => "imminent",
+        }
     }
 }
 

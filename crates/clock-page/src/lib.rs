@@ -8,7 +8,7 @@
 //! | [`policy`] | [`Policy`]: from what is known to lines, and when to publish |
 //! | [`seqlock`] | the sequence lock with real fences, proven under loom |
 //! | [`page`] | [`Page`]: the 4 KiB of atomics |
-//! | [`writer`] | [`PageWriter`]: publishes, repairs after a writer's death, disrupts, retires |
+//! | [`writer`] | [`PageWriter`]: publishes, repairs after a writer's death, disrupts, announces, retires |
 //! | [`host_cpu_time`] | how much processor time the host has given each vCPU |
 //! | [`reader`] | [`Reader`]: one snapshot, one counter read, three multiplications |
 //!
@@ -38,7 +38,7 @@ pub use counter::{Counter, CounterId};
 
 #[cfg(not(loom))]
 pub use {
-    abi::{ClockStatus, LeapIndicator},
+    abi::{ClockStatus, LeapIndicator, Notice},
     host_cpu_time::{HostCpuTime, Sample},
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},

@@ -5,9 +5,11 @@
 //! | --- | --- |
 //! | this one | [`Reader`] and [`Reading`] |
 //! | `reader/ordinary.rs` | the ordinary read, as few instructions as possible |
+//! | `reader/announced.rs` | what the host announces, and whether the VM was loaded |
 //! | `reader/error.rs` | why a page or one read is refused |
 //! | `reader/vmclock_words.rs` | the words that a stock guest's driver reads |
 
+mod announced;
 mod error;
 mod ordinary;
 mod vmclock_words;

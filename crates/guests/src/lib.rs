@@ -25,6 +25,8 @@ pub mod arguments;
 pub mod command_line;
 pub mod counter_mapping;
 pub mod delivery;
+#[cfg(test)]
+mod driver_tests;
 pub mod entries;
 pub mod examine;
 pub mod guest_clock;

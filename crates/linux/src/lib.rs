@@ -20,6 +20,7 @@
 //! | [`page`] | a mapped page as timevisor-clock-page's `Page` |
 //! | [`page_file`] | page files: ownership, size, one writer |
 //! | [`truncation`] | survives SIGBUS on a page that was truncated |
+//! | [`freezer`] | freezes and thaws control groups: cgroup v1 and v2 |
 //! | [`foreign_memory`] | shared memory that another process hands over by a descriptor |
 //! | [`append_file`] | append-only record files |
 //! | [`clock_set`] | whether CLOCK_REALTIME has been set |
@@ -62,6 +63,7 @@ pub mod descriptors;
 pub mod elapsed_source;
 pub mod event_fd;
 pub mod foreign_memory;
+pub mod freezer;
 pub mod helper;
 pub mod kvm;
 pub mod last_words;

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use timevisor_protocols::control::codec::MAX_REQUEST_LEN;
 use timevisor_protocols::control::{
     ClientCodec, ClockStatus, ClockSummary, ControlError, CounterSummary, ElapsedSince, ErrorBody,
-    ErrorCode, LeapSummary, Now, Reference, Request, Response, ServerCodec, Status, TimeType,
-    Timescale, UserNamespace, VmAdd, VmList, VmMigrate, VmPrepare, VmPrepared, VmRemove, VmRemoved,
-    VmRow,
+    ErrorCode, LeapSummary, Notice, Now, Reference, Request, Response, ServerCodec, Status,
+    TimeType, Timescale, UserNamespace, VmAdd, VmList, VmMigrate, VmNotice, VmPrepare, VmPrepared,
+    VmRemove, VmRemoved, VmRow,
 };
 
 fn request_error(line: &str) -> String {
@@ -31,6 +31,7 @@ fn vm() -> VmRow {
         time_type: TimeType::Tai,
         pages_published: 12,
         disruption_marker: 1,
+        notice: Notice::None,
         migration: None,
         elapsed_since: None,
     }
@@ -216,12 +217,28 @@ fn requests_are_the_documented_lines() {
             r#"{"v":1,"request":{"vm_add":{"qmp":"/run/q","resume":false,"incoming":"tcp:0:4444"}}}"#,
         ),
         (
-            Request::VmMigrate(VmMigrate { name: "db1".into(), to: Some("tcp:b:4444".into()) }),
+            Request::VmMigrate(VmMigrate {
+                name: "db1".into(),
+                to: Some("tcp:b:4444".into()),
+                drain_seconds: 0,
+            }),
             r#"{"v":1,"request":{"vm_migrate":{"name":"db1","to":"tcp:b:4444"}}}"#,
         ),
         (
-            Request::VmMigrate(VmMigrate { name: "db1".into(), to: None }),
+            Request::VmMigrate(VmMigrate { name: "db1".into(), to: None, drain_seconds: 0 }),
             r#"{"v":1,"request":{"vm_migrate":{"name":"db1"}}}"#,
+        ),
+        (
+            Request::VmMigrate(VmMigrate {
+                name: "db1".into(),
+                to: Some("tcp:b:4444".into()),
+                drain_seconds: 30,
+            }),
+            r#"{"v":1,"request":{"vm_migrate":{"name":"db1","to":"tcp:b:4444","drain_seconds":30}}}"#,
+        ),
+        (
+            Request::VmNotice(VmNotice { name: "db1".into(), notice: Notice::Imminent }),
+            r#"{"v":1,"request":{"vm_notice":{"name":"db1","notice":"imminent"}}}"#,
         ),
         (
             Request::VmRemove(VmRemove { name: "db1".into() }),

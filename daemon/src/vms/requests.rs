@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use timevisor_clock_page::{Counter, CounterId};
+use timevisor_clock_page::{Counter, CounterId, Notice as PageNotice};
 use timevisor_guests::delivery::DeliveryKind;
 use timevisor_guests::owner::{Owner, Source};
+use timevisor_guests::transit::Transit;
 use timevisor_guests::vm::AttachError;
+use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::{
-    ElapsedSince, ErrorBody, ErrorCode, Response, TimeType, VmAdd, VmList, VmMigrate, VmPrepare,
-    VmPrepared, VmRemoved, VmRow,
+    ElapsedSince, ErrorBody, ErrorCode, Notice, Response, TimeType, VmAdd, VmList, VmMigrate,
+    VmNotice, VmPrepare, VmPrepared, VmRemoved, VmRow,
     request::{check_name, id_of},
 };
 use timevisor_time::CounterRatio;
@@ -21,6 +23,7 @@ use super::monitor::{Monitor, Wanted};
 use super::prepared::Files;
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
+use crate::notices::Notices;
 use crate::report::{error, error_response};
 
 /// How long root's request waits for the examination of the process that it names.
@@ -28,8 +31,8 @@ const EXAMINATION: Duration = Duration::from_secs(1);
 
 impl Vms {
     /// Answers `vm_list`.
-    pub fn list(&self) -> Response {
-        let mut vms: Vec<_> = self.served.iter().map(row).collect();
+    pub fn list(&self, notices: &Notices) -> Response {
+        let mut vms: Vec<_> = self.served.iter().map(|s| row_with(s, notices)).collect();
         vms.sort_by(|a, b| a.name.cmp(&b.name));
         Response::VmList(VmList { vms, not_served: self.discovery.not_served() })
     }
@@ -193,40 +196,154 @@ impl Vms {
         Ok(index)
     }
 
-    /// Answers `vm_migrate`.
-    pub fn migrate(&mut self, migrate: &VmMigrate) -> Response {
-        let Some(served) = self.served.iter_mut().find(|s| s.vm.name == migrate.name) else {
-            let text = format!("there is no VM {}", migrate.name);
-            return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
+    /// Answers `vm_migrate`. With a drain, the guest is told first, and [`Self::tell`] begins.
+    pub fn migrate(&mut self, migrate: &VmMigrate, notices: &mut Notices) -> Response {
+        let index = match self.find_migratable(migrate, notices) {
+            Ok(index) => index,
+            Err(error) => return Response::Error(error),
         };
+        match &migrate.to {
+            None if notices.cancel(&migrate.name) => {
+                self.served[index].vm.transit_mut().fail("cancelled".to_owned());
+            }
+            None => {
+                let monitor = self.served[index].monitor.as_mut();
+                let _ = monitor.and_then(Monitor::cancel_migration);
+            }
+            Some(_) if migrate.drain_seconds > 0 => {
+                notices.drain(migrate, monotonic());
+                self.put_notice(index, notices.of(&migrate.name, false));
+            }
+            Some(uri) => self.begin(index, uri, notices),
+        }
+        Response::VmAdded(row_with(&self.served[index], notices))
+    }
+
+    /// The VM that a request is about, if it can be met.
+    fn find_migratable(
+        &mut self,
+        migrate: &VmMigrate,
+        notices: &Notices,
+    ) -> Result<usize, ErrorBody> {
+        let index = self.index_of(&migrate.name)?;
+        let served = &mut self.served[index];
         let ready = served.monitor.as_mut().filter(|monitor| monitor.is_ready());
         let Some(monitor) = ready else {
             let text = format!("VM {} has no QMP socket that answers", migrate.name);
             let step = "add one for timevisord: `timevisor vm add --qmp PATH`";
-            return error_response(ErrorCode::Unavailable, &text, step);
+            return Err(error(ErrorCode::Unavailable, text, step));
         };
-        let Some(uri) = &migrate.to else {
-            let _ = monitor.cancel_migration();
-            return Response::VmAdded(row(served));
-        };
+        if migrate.to.is_none() {
+            return Ok(index);
+        }
         if let Some(why) = served.held {
             let text = format!("VM {} must not migrate now: {why}", migrate.name);
-            return error_response(ErrorCode::Unsupported, &text, "migrate again after that");
+            return Err(error(ErrorCode::Unsupported, text, "migrate again after that"));
         }
         if let Some(why) = monitor.immovable() {
             let text = format!("VM {} must not migrate: {why}", migrate.name);
             monitor.try_sharing_again();
             let step = "switch the capability postcopy-ram off in both QEMUs, and migrate again";
-            return error_response(ErrorCode::Unsupported, &text, step);
+            return Err(error(ErrorCode::Unsupported, text, step));
         }
-        if served.vm.transit().is_under_way() {
+        if served.vm.transit().is_under_way() || notices.drains(&migrate.name) {
             let text = format!("VM {} is on its way already", migrate.name);
             let step = "wait for its end, or cancel it: `timevisor vm migrate NAME --cancel`";
-            return error_response(ErrorCode::AlreadyExists, &text, step);
+            return Err(error(ErrorCode::AlreadyExists, text, step));
         }
-        let _ = monitor.migrate(uri);
+        Ok(index)
+    }
+
+    /// Begins a migration. The guest is told before QEMU is.
+    fn begin(&mut self, index: usize, uri: &str, notices: &mut Notices) {
+        self.put_notice(index, Notice::Imminent);
+        let served = &mut self.served[index];
+        // A state that goes into a file can be loaded several times.
+        if is_live(uri) {
+            served.vm.writer().set_moving(true);
+            notices.moves(&served.vm.name);
+        }
+        let _ = served.monitor.as_mut().and_then(|monitor| monitor.migrate(uri));
         served.vm.transit_mut().leave();
-        Response::VmAdded(row(served))
+    }
+
+    /// Answers `vm_notice`.
+    pub fn notice(&mut self, notice: &VmNotice, notices: &mut Notices) -> Response {
+        let index = match self.index_of(&notice.name) {
+            Ok(index) => index,
+            Err(error) => return Response::Error(error),
+        };
+        notices.say(&notice.name, notice.notice);
+        self.tell_one(index, notices);
+        Response::VmAdded(row_with(&self.served[index], notices))
+    }
+
+    /// Begins the migrations whose drain is over, and writes on each page what its guest has to
+    /// know.
+    pub fn tell(&mut self, notices: &mut Notices, now: Duration) {
+        for migrate in notices.due(now) {
+            let Some(uri) = &migrate.to else { continue };
+            match self.find_migratable(&migrate, notices) {
+                Ok(index) => self.begin(index, uri, notices),
+                Err(error) => {
+                    tracing::warn!("VM {}: not migrated: {}", migrate.name, error.message);
+                    let found = self.served.iter_mut().find(|s| s.vm.name == migrate.name);
+                    if let Some(served) = found.filter(|s| !s.vm.transit().is_under_way()) {
+                        served.vm.transit_mut().fail(error.message);
+                    }
+                }
+            }
+        }
+        notices.retain(|name| self.served.iter().any(|s| s.vm.name == name));
+        for index in 0..self.served.len() {
+            self.tell_one(index, notices);
+        }
+    }
+
+    fn tell_one(&mut self, index: usize, notices: &mut Notices) {
+        let vm = &self.served[index].vm;
+        let leaves = match vm.transit() {
+            // The page is the other host's, or about to be overwritten.
+            Transit::Incoming => return,
+            Transit::Leaving(_) => true,
+            Transit::Here | Transit::Left | Transit::Failed(_) => false,
+        };
+        // While it runs elsewhere, its page here is what has travelled; it may yet run here again.
+        let is_here = !leaves && *vm.transit() != Transit::Left;
+        if is_here && notices.take_moving(&vm.name) {
+            vm.writer().set_moving(false);
+        }
+        let wants_generation =
+            vm.delivery == DeliveryKind::Vmclock && vm.writer().vm_generation().is_none();
+        if wants_generation && vm.writer().is_intact() && !vm.has_lost_page() {
+            vm.writer().count_generations();
+        }
+        let notice = notices.of(&vm.name, leaves);
+        self.put_notice(index, notice);
+    }
+
+    /// Writes a notice on a page, unless it is there.
+    fn put_notice(&mut self, index: usize, notice: Notice) {
+        let notice = match notice {
+            Notice::None => PageNotice::None,
+            Notice::Soon => PageNotice::Soon,
+            Notice::Imminent => PageNotice::Imminent,
+        };
+        if self.served[index].vm.writer().notice() == notice {
+            return;
+        }
+        // A write hides that a snapshot was loaded over the page, so look for that first.
+        self.served[index].vm.look();
+        let vm = &self.served[index].vm;
+        if vm.writer().is_intact() && !vm.has_lost_page() {
+            vm.writer().set_notice(notice);
+        }
+    }
+
+    fn index_of(&self, name: &str) -> Result<usize, ErrorBody> {
+        self.served.iter().position(|s| s.vm.name == name).ok_or_else(|| {
+            error(ErrorCode::NotFound, format!("there is no VM {name}"), "see `timevisor vm list`")
+        })
     }
 
     /// Answers `vm_remove`, for a VM that is served or only prepared.
@@ -316,6 +433,20 @@ fn elapsed_since((zero, within): (Instant<Tai>, Duration)) -> ElapsedSince {
     ElapsedSince { tai_ns: zero.floor_nanos(), within_ns: within.ceil_nanos().saturating_add(1) }
 }
 
+/// Whether a migration to this address arrives in a QEMU, once. Others go into files (`file:`), or
+/// to a program or descriptor of which nothing is known (`exec:`, `fd:`).
+fn is_live(uri: &str) -> bool {
+    ["tcp:", "unix:", "vsock:", "rdma:"].iter().any(|scheme| uri.starts_with(scheme))
+}
+
+fn row_with(served: &Served, notices: &Notices) -> VmRow {
+    let leaves = matches!(served.vm.transit(), Transit::Leaving(_));
+    let name = &served.vm.name;
+    let drains = notices.drains(name).then(|| "draining".to_owned());
+    let row = row(served);
+    VmRow { notice: notices.of(name, leaves), migration: drains.or(row.migration), ..row }
+}
+
 fn row(served: &Served) -> VmRow {
     let vm = &served.vm;
     let mapping = match vm.mapping() {
@@ -343,6 +474,7 @@ fn row(served: &Served) -> VmRow {
         },
         pages_published: vm.writer().published(),
         disruption_marker: vm.writer().disruption(),
+        notice: Notice::None,
         migration: vm.transit().text(),
         elapsed_since: vm.birth().map(elapsed_since),
     }

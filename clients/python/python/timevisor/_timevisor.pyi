@@ -14,6 +14,7 @@ from ._words import (
     HostCpuTime,
     Lease,
     MeasuredSpan,
+    Notice,
     PageChoice,
     Segment,
     Span,
@@ -111,6 +112,18 @@ class Client:
         A guest's own clocks count what its vCPU had to wait for, too. The account moves every 100 ms.
 
         Raises PageUnusable, WriterStalled.
+        """
+    def notice(self) -> Notice:
+        """What the host announces: that this VM will be disrupted (moved, saved, stopped), or that this begins.
+
+        Cheap; ask as often as you like. Raises PageUnusable.
+        """
+    def vm_generation(self) -> Optional[int]:
+        """The VM generation counter: another number tells that this VM was loaded from a saved state (a snapshot, a clone), so that
+        what must be unique has to be made anew. A live migration keeps it. None where nobody counts, and until timevisord has
+        noticed that the VM was loaded.
+
+        Raises PageUnusable.
         """
 @final
 class Elapsed:

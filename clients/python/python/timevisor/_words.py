@@ -34,6 +34,14 @@ class Status(_Word):
     UNRELIABLE = "unreliable"
 
 
+class Notice(_Word):
+    """What the host announces of a coming disruption."""
+
+    NONE = "none"
+    SOON = "soon"
+    IMMINENT = "imminent"
+
+
 class Timescale(_Word):
     """What a reading's instants count."""
 

@@ -6,9 +6,12 @@
 //! the new ones take over, so monotonicity is exact. Each further timeline is an entry with its own
 //! sequence (`slot.rs`); the page's own clock is entry 0. The writer remembers the sequences that
 //! it left. [`PageWriter::is_intact`] thus notices when something else wrote the page, for instance
-//! a VM monitor that loaded a snapshot. Limitations: one writer per page; the mapping's owner takes
-//! the lock.
+//! a VM monitor that loaded a snapshot. What it announces of a coming disruption is in `notice.rs`,
+//! the VM generation counter in `generation.rs`. Limitations: one writer per page; the mapping's
+//! owner takes the lock.
 
+mod generation;
+mod notice;
 mod slot;
 mod stores;
 
@@ -17,7 +20,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use timevisor_time::{Duration, Instant, Local, Tai, TimescaleId};
 
-use crate::abi::{ClockStatus, LeapIndicator, entry, header, vcpus, vmclock};
+use crate::abi::{ClockStatus, LeapIndicator, Notice, entry, header, vcpus, vmclock};
 use crate::lines::{Lines, Slew};
 use crate::page::{Page, WritablePage};
 use crate::seqlock::{write_begin, write_end};
@@ -91,6 +94,11 @@ pub struct PageWriter<P> {
     tai_offset_hint: Option<i16>,
     /// The leap indicator has changed since the last call of [`Self::follow`].
     leap_changed: bool,
+    /// The flags of `vmclock_abi` that belong to its clock, as stored last.
+    clock_flags: Cell<u64>,
+    notice: Cell<Notice>,
+    /// The VM generation counter; `None` on pages that have none.
+    generation: Cell<Option<u64>>,
 }
 
 /// The sequence numbers as this writer left them.
@@ -140,12 +148,15 @@ impl<P: WritablePage> PageWriter<P> {
     /// readers come from another host's page.
     pub fn arrive(&mut self, identity: Identity, tai_offset: Option<i16>) {
         self.own.disruption = fresh(&self.page, identity.epoch);
+        self.arrive_with_generation(identity.epoch);
         self.start_over(identity, tai_offset);
     }
 
     /// Writes the fixed part and the status `initializing`, as for a new reader.
     pub fn start_over(&mut self, identity: Identity, tai_offset: Option<i16>) {
         self.identity = identity;
+        // What was announced has happened, or was announced of another page.
+        self.notice.set(Notice::None);
         self.jump_sequences();
         self.own.identity = own_identity(&identity);
         self.disrupt();
@@ -181,9 +192,9 @@ impl<P: WritablePage> PageWriter<P> {
     }
 
     fn new(page: P, identity: Identity) -> Self {
-        // The marker is the only word that is read back: any change of it tells of a disruption. On
-        // a new page it starts where no other host's does, so that a guest that migrates between
-        // two pages always sees a change.
+        // The marker and the VM generation counter are the only words that are read back: only that
+        // they change, or do not, has a meaning. On a new page the marker starts where no other
+        // host's does, so that a guest that migrates between two pages always sees a change.
         let disruption = match page.word(vmclock::AT_DISRUPTION).load(Relaxed) {
             0 => first_marker(identity.epoch) - 1,
             marker => marker,
@@ -191,6 +202,7 @@ impl<P: WritablePage> PageWriter<P> {
         let own = EntryState::new(0, identity.counter, own_identity(&identity), disruption);
         let others = [const { None }; entry::CAPACITY - 1];
         let left = Left::default();
+        let generation = Cell::new(generation::to_continue(&page, identity.epoch));
         Self {
             page,
             identity,
@@ -200,6 +212,9 @@ impl<P: WritablePage> PageWriter<P> {
             published: 0,
             tai_offset_hint: None,
             leap_changed: false,
+            clock_flags: Cell::new(0),
+            notice: Cell::new(Notice::None),
+            generation,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use timevisor_time::{Duration, Local, TimescaleId};
+use timevisor_time::{Duration, Local, Period, TimescaleId};
 
 use super::{PageWriter, Update};
 use crate::CounterId;
@@ -46,12 +46,15 @@ impl<P: WritablePage> PageWriter<P> {
             store(at + 8, word(&id[8..]));
         }
         store(header::AT_EPOCH, self.identity.epoch);
+        store(header::AT_MOVING, 0);
+        self.store_generation();
         self.own.store_identity(&self.page);
     }
 
     pub(super) fn store_lines(&self, lines: &Lines<Local>, update: &Update) {
         let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
-        let flags = vmclock::FLAG_PERIOD_MAXERROR_VALID
+        let flags = vmclock::FLAG_PERIOD_ESTERROR_VALID
+            | vmclock::FLAG_PERIOD_MAXERROR_VALID
             | vmclock::FLAG_TIME_ESTERROR_VALID
             | vmclock::FLAG_TIME_MAXERROR_VALID
             | vmclock::FLAG_TIME_MONOTONIC;
@@ -68,16 +71,19 @@ impl<P: WritablePage> PageWriter<P> {
         // With the limits of the rate, which hold beyond the expiry too; the estimate's period lies
         // between them.
         let (shortest, longest) = lines.rate_limits();
-        let rate =
-            longest.to_bits().saturating_sub(period).max(period.saturating_sub(shortest.to_bits()));
+        let rate = farther(period, shortest, longest);
         word(vmclock::AT_COUNTER, lines.base);
         word(vmclock::AT_PERIOD, period);
-        word(vmclock::AT_PERIOD_ESTERROR, 0);
+        word(
+            vmclock::AT_PERIOD_ESTERROR,
+            one_sigma(farther(period, lines.earliest.period, lines.latest.period)),
+        );
         word(vmclock::AT_PERIOD_MAXERROR, rate);
         word(vmclock::AT_TIME_SEC, sec);
         word(vmclock::AT_TIME_FRAC, frac);
         word(vmclock::AT_TIME_ESTERROR, ceil_ns(update.estimated_error));
-        word(vmclock::AT_TIME_MAXERROR, ceil_ns(lines.half_width()));
+        let widest = lines.half_width() + ROUNDED_BITS;
+        word(vmclock::AT_TIME_MAXERROR, ceil_ns(widest).saturating_add(ROUNDED_NS));
 
         self.own.store_lines(&self.page, lines, update);
     }
@@ -101,9 +107,30 @@ impl<P: WritablePage> PageWriter<P> {
         let small = u64::from_le_bytes([0, 0, status as u8, 0, o0, o1, leap, shift]);
         self.page.word(vmclock::AT_DISRUPTION).store(self.own.disruption, Relaxed);
         self.page.word(header::AT_MARKER).store(self.own.disruption, Relaxed);
-        self.page.word(vmclock::AT_FLAGS).store(flags | valid, Relaxed);
+        self.clock_flags.set(flags | valid);
+        self.store_flags();
         self.page.word(vmclock::AT_SMALL).store(small, Relaxed);
     }
+}
+
+/// A driver rounds the time and the growth of its error down to whole nanoseconds
+/// (drivers/ptp/ptp_vmclock.c), each by less than one, and both products by less than 2^-64 s
+/// before. Its error must hold the truth nevertheless.
+const ROUNDED_NS: u64 = 2;
+const ROUNDED_BITS: Duration = Duration::from_bits(2);
+
+/// The larger distance from a period to one of two others, 2^-84 s.
+fn farther(period: u64, shortest: Period, longest: Period) -> u64 {
+    longest.to_bits().saturating_sub(period).max(period.saturating_sub(shortest.to_bits()))
+}
+
+/// The standard uncertainty of a period that lies within `limit` of the published one: limit / √3,
+/// as of a uniform distribution (JCGM 100:2008, 4.3.7), rounded up. It covers the deviation of an
+/// estimate that slews, too: for a distance d of the published period from the middle of the
+/// limits ±h, (h + d) / √3 is at least the root of h²/3 + d².
+fn one_sigma(limit: u64) -> u64 {
+    let sigma = (u128::from(limit) * 577_351).div_ceil(1_000_000);
+    u64::try_from(sigma).unwrap_or(u64::MAX)
 }
 
 /// Rounded up: errors on the page never understate.

@@ -32,7 +32,9 @@ pub use introspect::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
     IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Introspections,
 };
-pub use request::{NameError, Request, UserNamespace, VmAdd, VmMigrate, VmPrepare, VmRemove};
+pub use request::{
+    NameError, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,
+};
 pub use reserve::{
     MissedCause, MissedJob, Promise, Reservations, ReserveApply, ReserveAudit, ReserveMissed,
     ReserveRelease, ReserveRow,
@@ -46,7 +48,7 @@ pub use sources::{
     Changed, Client, Clients, ClientsQuery, Mark, NtpData, NtsData, Selection, Source, SourceAdd,
     SourceNames, Sources, Statistics, Tracking,
 };
-pub use words::{ClockStatus, Polling, Reference, TimeType};
+pub use words::{ClockStatus, Notice, Polling, Reference, TimeType};
 
 /// The protocol version; both ends refuse another.
 pub const VERSION: u32 = 1;

@@ -11,7 +11,7 @@ use super::birth::ElapsedSince;
 use super::introspect::{IntrospectAttach, IntrospectTrace, IntrospectVm};
 use super::reserve::{ReserveApply, ReserveMissed, ReserveRelease};
 use super::sources::{ClientsQuery, SourceAdd, SourceNames};
-use super::words::TimeType;
+use super::words::{Notice, TimeType};
 
 /// The longest VM name in bytes; names become file names.
 pub const MAX_NAME_LEN: usize = 64;
@@ -53,6 +53,9 @@ pub enum Request {
     /// Send a VM to another host, or cancel that: answered by its [`super::VmRow`] once QEMU has
     /// the command.
     VmMigrate(VmMigrate),
+    /// Tell a VM's guest of a coming disruption, or take that back: answered by its
+    /// [`super::VmRow`].
+    VmNotice(VmNotice),
     /// Reserve processor time for a vCPU: answered by [`super::Reservations`], like the two that
     /// follow.
     ReserveApply(ReserveApply),
@@ -109,6 +112,24 @@ pub struct VmMigrate {
     /// The destination's address, in QEMU's notation; absent: cancel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// How long the guest is told before the migration begins.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drain_seconds: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
+}
+
+/// Names a VM, and what its guest is told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmNotice {
+    /// As `vm list` shows it.
+    pub name: String,
+    /// The notice.
+    pub notice: Notice,
 }
 
 /// Names a VM that is being served.
@@ -233,6 +254,7 @@ impl Request {
             Self::VmAdd(VmAdd { name: Some(name), .. })
             | Self::VmRemove(VmRemove { name })
             | Self::VmMigrate(VmMigrate { name, .. })
+            | Self::VmNotice(VmNotice { name, .. })
             | Self::VmPrepare(VmPrepare { name, .. })
             | Self::ReserveApply(ReserveApply { vm: name, .. })
             | Self::ReserveMissed(ReserveMissed { vm: name, .. })
@@ -306,6 +328,7 @@ mod tests {
         let requests = [
             Request::VmAdd(VmAdd { name: Some(name()), ..VmAdd::default() }),
             Request::VmRemove(VmRemove { name: name() }),
+            Request::VmNotice(VmNotice { name: name(), notice: Notice::Soon }),
             Request::VmPrepare(VmPrepare {
                 name: name(),
                 time_type: TimeType::Tai,

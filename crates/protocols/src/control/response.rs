@@ -14,7 +14,7 @@ use super::birth::ElapsedSince;
 use super::introspect::{IntrospectEvents, Introspections};
 use super::reserve::{MissedJob, Reservations};
 use super::sources::{Changed, Clients, Sources, Tracking};
-use super::words::{ClockStatus, Reference, TimeType};
+use super::words::{ClockStatus, Notice, Reference, TimeType};
 
 /// One answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -269,7 +269,10 @@ pub struct VmRow {
     pub pages_published: u64,
     /// The page's marker: it changes when the guest's time was disrupted.
     pub disruption_marker: u64,
-    /// `incoming`, `leaving`, `left`, or `failed: ` and the reason; absent for a VM without
+    /// What the guest is told of a coming disruption.
+    #[serde(default, skip_serializing_if = "Notice::is_none")]
+    pub notice: Notice,
+    /// `draining`, `incoming`, `leaving`, `left`, or `failed: ` and the reason; absent for a VM without
     /// migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<String>,

@@ -15,6 +15,27 @@ pub enum TimeType {
     Utc,
 }
 
+/// What a VM's guest is told of a coming disruption: two flags of the vmclock ABI by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Notice {
+    /// Nothing.
+    #[default]
+    None,
+    /// It will be disrupted.
+    Soon,
+    /// The disruption begins.
+    Imminent,
+}
+
+impl Notice {
+    /// Nothing is announced.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+}
+
 /// The reliability of a clock: the vmclock ABI's `clock_status` by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

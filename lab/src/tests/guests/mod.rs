@@ -3,6 +3,7 @@
 pub(crate) mod attack;
 pub(crate) mod boot;
 pub(crate) mod clock;
+pub(crate) mod hold;
 pub(crate) mod hotplug;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
@@ -182,6 +183,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 90,
         run: set_clock::set_clock,
+    },
+    Test {
+        name: "guest-hold",
+        about: "notices reach a guest, a migration drains, and timevisor-guest --hold stops a workload while it must not run",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 90,
+        run: hold::hold,
     },
     Test {
         name: "guest-bench",

@@ -35,6 +35,14 @@ const TESTS: &[Test] = &[
         run: hosts::carried,
     },
     Test {
+        name: "migrate-generation",
+        about: "the VM generation counter changes with each load of a snapshot, and not with a live migration",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 60,
+        run: hosts::generation,
+    },
+    Test {
         name: "migrate-oscillators",
         about: "the same between hosts whose counters differ in rate, start and wander",
         tier: Tier::All,

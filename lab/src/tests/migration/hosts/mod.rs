@@ -4,12 +4,14 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `carried.rs` | its age, its timescale, and what its programs require |
+//! | `generation.rs` | the VM generation counter: kept by a move, changed by a load |
 //! | `load.rs` | moves of a busy guest between busy hosts |
 //! | `postcopy.rs` | a guest that runs before its memory is there |
 //! | `stays.rs` | migrations that fail or are cancelled |
 //! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
 
 mod carried;
+mod generation;
 mod load;
 mod postcopy;
 mod stays;
@@ -24,6 +26,7 @@ use crate::qemu::Qemu;
 use crate::scenario::Context;
 
 pub(crate) use self::carried::carried;
+pub(crate) use self::generation::generation;
 pub(crate) use self::load::loaded;
 pub(crate) use self::postcopy::postcopy;
 pub(crate) use self::stays::stays;
