@@ -2,8 +2,8 @@
 //!
 //! Rules: a page tells the time only while the relation between the guest's counter and the host's
 //! is known. While it is unknown (stopped, suspended, unreadable, vCPUs that disagree), time and
-//! bounds are withdrawn. When it has changed, the disruption marker changes too. Only the marker
-//! and the sequence counts are ever read back from the page. If they differ from what we wrote, a
+//! bounds are withdrawn. When it has changed, the disruption marker changes too. Only the marker,
+//! the sequence counts and the VM generation counter are ever read back from the page. If they differ from what we wrote, a
 //! loaded snapshot has overwritten the page, and we restart it.
 //!
 //! A page is withdrawn at every stop, although the TSC keeps running under KVM, for two reasons.
@@ -208,6 +208,9 @@ impl Vm {
             if let Some(mapping) = found {
                 let identity = identity(name, timescale, host);
                 let (writer, mapping) = write(WritePage::new(mapping)?, identity);
+                if delivery.kind() == DeliveryKind::Vmclock {
+                    writer.count_generations();
+                }
                 return Ok(Self {
                     name: name.to_owned(),
                     qemu,

@@ -11,7 +11,10 @@
 //! flood of requests cannot delay a measurement. Facts that the page lacks (stratum, reference id,
 //! the next leap second) arrive over a channel on which the daemon never waits.
 //!
-//! Limitations: the server does not drop privileges, and it serves only NTP's client/server mode.
+//! The thread has nothing but its sockets: another user, no capabilities, a filter of system calls.
+//!
+//! Limitations: the thread for keys (NTS) keeps root's rights, because it reads the certificate's key
+//! again; only NTP's client/server mode is served.
 
 mod clients;
 mod nts;
@@ -25,6 +28,7 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow};
 use timevisor_clock_page::Counter;
+use timevisor_linux::confine;
 use timevisor_linux::counter::Calibration;
 use timevisor_linux::udp_server::UdpServer;
 use timevisor_protocols::control::{Clients, ServerSummary};
@@ -102,7 +106,13 @@ impl Server {
         let list = Arc::clone(&clients);
         std::thread::Builder::new()
             .name("ntp-server".to_owned())
-            .spawn(move || serving.run(&told, &shared, &list))
+            .spawn(move || match confine::confine_thread_to_its_sockets() {
+                Ok(()) => serving.run(&told, &shared, &list),
+                Err(error) => {
+                    let error = anyhow::Error::new(error);
+                    tracing::error!("nothing is served over NTP: {error:#}");
+                }
+            })
             .context("cannot start the server's thread")?;
         for address in &config.listen {
             tracing::info!("serving NTP at {address}");
