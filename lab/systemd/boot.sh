@@ -1,12 +1,16 @@
 #!/bin/bash
-# Boots the machine's systemd as PID 1 of namespaces of its own, and runs lab tests in it as a service.
+# Boots the machine's systemd as PID 1 of namespaces of its own, with an empty /run, until a unit calls
+# `systemctl exit`.
 #
-#   boot.sh PROGRAM FOLDER TEST...     verdicts in FOLDER/TEST/verdict.json, output in FOLDER/output.log
+#   boot.sh FOLDER     starts lab.service of FOLDER/units; FOLDER/state, if it is there, is /var/lib/timevisor;
+#                      FOLDER/systemd.log is what systemd says
+#
+# A systemd that boots empties /tmp, among other things. Here it finds this machine's files read-only, and
+# writes to FOLDER, the lab's cache, and file systems in memory only.
 #
 # Only for hosts with systemd's own cgroup v1 hierarchy, or none.
 set -e
-program=$1 folder=$2
-shift 2
+folder=$1
 here=$(cd "$(dirname "$0")" && pwd)
 
 if [[ ${IN_NAMESPACES:-} != 1 ]]; then
@@ -19,33 +23,32 @@ if [[ ${IN_NAMESPACES:-} != 1 ]]; then
     (
         echo "$BASHPID" > "$own/cgroup.procs"
         IN_NAMESPACES=1 exec unshare --mount --pid --cgroup --uts --fork --kill-child --mount-proc --propagation private \
-            "$here/boot.sh" "$program" "$folder" "$@"
+            "$here/boot.sh" "$folder"
     ) || true
     exit 0
 fi
 
-mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /run/lab /run/lock
+mount --bind "$folder" "$folder"
+# The lab's kernels and images, which tests add to.
+if [[ -e $folder/cache ]]; then
+    cache=$(readlink -f "$folder/cache")
+    mount --bind "$cache" "$cache"
+fi
+mount -o remount,bind,ro /
+for writable in /run /tmp /var/tmp /var/log /var/lib /etc/systemd/system; do
+    mount -t tmpfs -o mode=755 tmpfs "$writable"
+done
+chmod 1777 /tmp /var/tmp
+if touch /.timevisor-lab 2> /dev/null; then
+    echo "this machine's files are not read-only: nothing is booted" > "$folder/systemd.log"
+    exit 1
+fi
+mkdir -p /run/lab /run/lock /var/lib/systemd /var/lib/timevisor
 mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
 mkdir /sys/fs/cgroup/systemd
 mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
-mount -t tmpfs tmpfs /etc/systemd/system
-mount -t tmpfs tmpfs /var/lib/systemd
-{
-    echo "[Unit]"
-    echo "DefaultDependencies=no"
-    echo "[Service]"
-    echo "Type=oneshot"
-    echo "TimeoutStartSec=infinity"
-    # What a runner sets, and the daemon under the unit.
-    echo "Environment=TIMEVISOR_LAB_OWNER=1 TMPDIR=/run/lab LAB_DAEMON=$here/timevisord.sh LAB_FOLDER=$folder"
-    echo "Environment=ATTACK_S=${ATTACK_S:-20} PATH=$PATH"
-    for test in "$@"; do
-        mkdir -p "$folder/$test"
-        echo "ExecStart=-$program --dir $folder test-one $test"
-    done
-    echo "ExecStopPost=systemctl exit"
-    echo "StandardOutput=append:$folder/output.log"
-    echo "StandardError=append:$folder/output.log"
-} > /etc/systemd/system/lab.service
-container=lab exec /lib/systemd/systemd --system --unit=lab.service --log-target=console > "$folder/systemd.log" 2>&1 < /dev/null
+cp -r "$folder"/units/. /etc/systemd/system/
+if [[ -d $folder/state ]]; then
+    mount --bind "$folder/state" /var/lib/timevisor
+fi
+container=lab exec /lib/systemd/systemd --system --unit=lab.service --log-target=console >> "$folder/systemd.log" 2>&1 < /dev/null

@@ -91,12 +91,13 @@ impl Discovery {
             self.report(now, &mut entry);
             if entry.is_due(now) {
                 entry.examined = now;
-                (entry.problem, entry.waits) = (None, false);
                 match may_be_theirs(process, rules, &mut entry.user) {
-                    Ok(may_be) => {
-                        entry.examining = may_be;
-                        found.extend(may_be.then_some((process, entry.user)));
+                    // Until the answer is there, what was found before is still true.
+                    Ok(true) => {
+                        entry.examining = true;
+                        found.push((process, entry.user));
                     }
+                    Ok(false) => (entry.problem, entry.waits) = (None, false),
                     Err(problem) => {
                         entry.problem = Some(problem);
                         entry.waits = true;
@@ -117,6 +118,7 @@ impl Discovery {
     ) -> Option<Qemu> {
         if let Some(entry) = self.seen.get_mut(process) {
             entry.examining = false;
+            (entry.problem, entry.waits) = (None, false);
         }
         match found {
             // Whatever the helper says: it was asked about this process.

@@ -12,6 +12,7 @@ pub(crate) mod many;
 pub(crate) mod owners;
 pub(crate) mod page;
 pub(crate) mod ptp;
+pub(crate) mod real_boot;
 pub(crate) mod reboot;
 pub(crate) mod references;
 pub(crate) mod set_clock;
@@ -229,6 +230,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 60,
         run: many::many,
+    },
+    Test {
+        name: "reboot-systemd",
+        about: "a host with systemd boots again and again: the shipped unit, and a VM that was prepared once",
+        tier: Tier::All,
+        needs: &[Root, Apt("systemd")],
+        seconds: 40,
+        run: real_boot::real_boot,
     },
     Test {
         name: "shipped-unit",

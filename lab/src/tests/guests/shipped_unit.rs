@@ -1,6 +1,7 @@
 //! What this folder tests as root works under the shipped unit's restrictions too: its capabilities,
 //! its system calls, what it can see. A real systemd, in namespaces of its own, applies them.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -34,8 +35,27 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
     let cache = ctx.path("..").join("cache");
     std::os::unix::fs::symlink(fs::canonicalize(cache)?, folder.join("cache"))?;
     let program = std::env::current_exe()?;
-    let mut boot = Command::new(root.join("lab/systemd/boot.sh"));
-    command::output(boot.arg(program).arg(&folder).args(TESTS))?;
+    let mut unit = String::from(
+        "[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\n",
+    );
+    // What a runner sets, and the daemon under the unit.
+    let (lab, log) = (root.join("lab/systemd"), folder.join("output.log"));
+    let path = std::env::var("PATH")?;
+    writeln!(unit, "Environment=TIMEVISOR_LAB_OWNER=1 TMPDIR=/run/lab ATTACK_S=20 PATH={path}")?;
+    writeln!(
+        unit,
+        "Environment=LAB_DAEMON={}/timevisord.sh LAB_FOLDER={}",
+        lab.display(),
+        folder.display()
+    )?;
+    for test in TESTS {
+        fs::create_dir_all(folder.join(test))?;
+        let dir = folder.display();
+        writeln!(unit, "ExecStart=-{} --dir {dir} test-one {test}", program.display())?;
+    }
+    writeln!(unit, "ExecStopPost=systemctl exit")?;
+    writeln!(unit, "StandardOutput=append:{0}\nStandardError=append:{0}", log.display())?;
+    boot(&folder, &[("lab.service", &unit)])?;
     for test in TESTS {
         let Outcome { verdict, text } = verdict(&folder, test)?;
         ctx.log(&format!("{test}: {} {text}", verdict.word()));
@@ -48,6 +68,17 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
         }
     }
     Ok(format!("{} under the unit's restrictions; exposures at most 3.5 and 3.0", TESTS.join(", ")))
+}
+
+/// Boots a systemd with these units, and waits until it ends.
+pub(super) fn boot(folder: &Path, units: &[(&str, &str)]) -> anyhow::Result<()> {
+    for (name, text) in units {
+        let path = folder.join("units").join(name);
+        fs::create_dir_all(path.parent().context("no folder")?)?;
+        fs::write(path, text)?;
+    }
+    let script = programs::workspace()?.join("lab/systemd/boot.sh");
+    command::output(Command::new(script).arg(folder)).map(drop)
 }
 
 fn verdict(folder: &Path, test: &str) -> anyhow::Result<Outcome> {
