@@ -101,6 +101,7 @@ fn every_field_comes_out_as_it_went_in() {
         assert_eq!(body.tai_offset_sec, 37);
         assert_eq!((body.leap_second_smearing_hint, body.leap_indicator), (0, 0));
         let valid = vmclock::FLAG_TAI_OFFSET_VALID
+            | vmclock::FLAG_PERIOD_ESTERROR_VALID
             | vmclock::FLAG_PERIOD_MAXERROR_VALID
             | vmclock::FLAG_TIME_ESTERROR_VALID
             | vmclock::FLAG_TIME_MAXERROR_VALID
@@ -109,14 +110,17 @@ fn every_field_comes_out_as_it_went_in() {
         assert_eq!(body.counter_value, BASE);
         assert_eq!(u32::from(body.counter_period_shift), Period::SHIFT);
         assert_eq!(body.counter_period_frac_sec, lines.estimate.period.to_bits());
-        assert_eq!(body.counter_period_esterror_rate_frac_sec, 0);
         let rate = RateError::from_ppm(15).of_ceil(lines.estimate.period.to_bits());
         assert_eq!(body.counter_period_maxerror_rate_frac_sec, rate);
+        // A rate that may be anywhere within its limits: their half-width over the square root of 3.
+        let sigma = body.counter_period_esterror_rate_frac_sec as f64;
+        assert!((sigma * 3.0_f64.sqrt() / rate as f64 - 1.0).abs() < 1e-4, "{sigma} {rate}");
         assert_eq!(body.time_sec, 1_700_000_000);
         assert_eq!(body.time_frac_sec, 1 << 62, "a quarter of a second");
         assert_eq!(body.time_esterror_nanosec, 120);
-        // The larger side, and one more because bounds round outward.
-        assert_eq!(body.time_maxerror_nanosec, 1501);
+        // The larger side, one more because bounds round outward, and two because a driver that
+        // extrapolates them rounds down twice.
+        assert_eq!(body.time_maxerror_nanosec, 1503);
     }
 }
 
@@ -145,7 +149,7 @@ fn the_line_names_every_field() {
     let line = read(&path).to_string();
     assert!(line.starts_with("magic=0x4b4c4356 size=4096 version=1 counter_id=1 "), "{line}");
     assert!(line.contains(" clock_status=Synchronized "), "{line}");
-    assert!(line.ends_with(" time_esterror_nanosec=120 time_maxerror_nanosec=1501"), "{line}");
+    assert!(line.ends_with(" time_esterror_nanosec=120 time_maxerror_nanosec=1503"), "{line}");
     assert_eq!(line.split(' ').count(), 6 + 15, "{line}");
 }
 
