@@ -224,6 +224,9 @@ impl Helpers {
         for user in hang {
             self.failed(user, now);
         }
+        // Otherwise users who had a VM once would take the places of those who have one.
+        self.users
+            .retain(|_, of| of.helper.is_some() || now < of.not_before || of.watch.remembers(now));
     }
 
     fn hanging(&self, user: u32) -> usize {

@@ -131,6 +131,13 @@ impl Watch {
         self.asked.drain(..).collect()
     }
 
+    /// Whether it has to be kept: something is asked, or somebody was to blame lately.
+    #[must_use]
+    pub fn remembers(&self, now: Duration) -> bool {
+        let longest = Duration::from_secs(LEFT_ALONE_S[LEFT_ALONE_S.len() - 1]);
+        !self.asked.is_empty() || self.faults.values().any(|fault| now < fault.until + longest)
+    }
+
     /// Forgives a process: root has said that it be examined.
     pub fn forgive(&mut self, process: Process) {
         self.faults.remove(&process);
@@ -169,6 +176,7 @@ mod tests {
         assert!(!watch.hangs(at(9), true) && watch.hangs(at(10), true));
         let hung = watch.blame(at(2));
         assert_eq!(hung, Hung { culprit: Some((bad, 1)), again: vec![second] });
+        assert!(watch.remembers(at(3600)) && !Watch::default().remembers(at(2)));
         assert!(!watch.hangs(at(3), false), "the next helper has its time");
         assert_eq!(watch.answered(2, at(3)), Some(good));
         // Left alone ever longer.
