@@ -61,6 +61,14 @@ pub fn load(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
     job(guest, "snapshot-load", json!({"tag": tag, "vmstate": NODE, "devices": [NODE]}))
 }
 
+/// Removes the state saved under `tag`.
+///
+/// # Errors
+/// When QEMU refuses, fails or ends.
+pub fn delete(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
+    job(guest, "snapshot-delete", json!({"tag": tag, "devices": [NODE]}))
+}
+
 fn job(guest: &mut Guest, command: &str, mut arguments: Value) -> anyhow::Result<()> {
     arguments["job-id"] = json!("lab");
     guest.qmp().execute(command, &arguments)?;

@@ -103,6 +103,12 @@ struct Cycle {
     first_ms: f64,
     /// From the resume to the last wrong read, if there was one.
     wrong_ms: Option<f64>,
+    /// The longest pause between two reads after the resume: when it began, and its length.
+    pause_ms: (f64, f64),
+    /// Wrong reads after that pause.
+    wrong_later: usize,
+    /// The last read after the resume.
+    last_ms: Option<f64>,
     /// The first wrong read.
     example: Option<String>,
 }
@@ -126,13 +132,21 @@ impl Judge<'_> {
         let (before, ns, after) = beat;
         let (from, to) = (self.utc(before, offsets.0), self.utc(after, offsets.1));
         let off = (from - ns).max(ns - to).max(0);
+        let since = (to - self.resumed) as f64 / 1e6;
         cycle.reads += 1;
+        if since > 0.0
+            && let Some(last) = cycle.last_ms.replace(since)
+            && since - last > cycle.pause_ms.1
+        {
+            cycle.pause_ms = (last, since - last);
+            cycle.wrong_later = 0;
+        }
         if off <= self.permitted {
             cycle.most_ns = cycle.most_ns.max(off);
             return;
         }
         cycle.wrong += 1;
-        let since = (to - self.resumed) as f64 / 1e6;
+        cycle.wrong_later += 1;
         cycle.wrong_ms = Some(since);
         cycle.example.get_or_insert_with(|| {
             format!("{beat:?} is {:.3} ms off, {since:.3} ms after the resume", off as f64 / 1e6)
@@ -291,6 +305,7 @@ fn restores(
         let cycle = restore(host, &mut client, &stream, "untold", at);
         let cycle = cycle.with_context(|| format!("restore {n} without notice"))?;
         ctx.log(&format!("restore {n} without notice: {cycle:?}"));
+        snapshots::delete(&mut client.guest, "untold")?;
         done.1.push(cycle);
     }
     Ok(done)
