@@ -28,6 +28,8 @@ use crate::truth::Truth;
 
 /// The default for the environment variable CYCLES.
 const CYCLES: u32 = 100;
+/// So many restores with notice go with one without.
+const UNTOLD: u32 = 5;
 const PORT: &str = "org.timevisor.beats";
 /// Everything in an emulated guest takes several times as long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -278,7 +280,7 @@ fn is_frozen(client: &mut Client) -> anyhow::Result<bool> {
     Ok(client.guest.sh("cat /sys/fs/cgroup/db/cgroup.events")?.contains("frozen 1"))
 }
 
-/// Loads what was saved with the notice, and what was saved without, `wanted` times each.
+/// Loads what was saved with the notice `wanted` times, and then what was saved without.
 fn restores(
     ctx: &Context,
     host: &Host,
@@ -300,7 +302,7 @@ fn restores(
         done.0.push(cycle);
     }
     // Each of its own: what the guest and its agent were doing counts.
-    for n in 1..=wanted {
+    for n in 1..=wanted.div_ceil(UNTOLD) {
         let at = snapshots::frozen(&mut client.guest, |guest| snapshots::save(guest, "untold"))?;
         let cycle = restore(host, &mut client, &stream, "untold", at);
         let cycle = cycle.with_context(|| format!("restore {n} without notice"))?;

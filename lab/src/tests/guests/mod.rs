@@ -196,7 +196,7 @@ const TESTS: &[Test] = &[
     Test {
         name: "hold-cycles",
         about: "a workload under timevisor-guest --hold, restored and moved CYCLES times (100): every read of CLOCK_REALTIME is right",
-        tier: Tier::Weekly { why: "three times a hundred restores and moves take half an hour" },
+        tier: Tier::Weekly { why: "a hundred restores and moves take a quarter of an hour" },
         needs: &[
             Root,
             Processors,
@@ -204,7 +204,7 @@ const TESTS: &[Test] = &[
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
         ],
-        seconds: 1500,
+        seconds: 900,
         run: hold_cycles::hold_cycles,
     },
     Test {
