@@ -307,6 +307,7 @@ fn restores(
         let cycle = restore(host, &mut client, &stream, "untold", at);
         let cycle = cycle.with_context(|| format!("restore {n} without notice"))?;
         ctx.log(&format!("restore {n} without notice: {cycle:?}"));
+        ctx.log(&client.guest.sh("tail -n 3 /run/agent.log")?);
         snapshots::delete(&mut client.guest, "untold")?;
         done.1.push(cycle);
     }
