@@ -36,7 +36,6 @@ pub const FAMILIES: &[Family] = &[
 /// How often a test that repeats one thing does so: the environment variable CYCLES, or else
 /// `otherwise`.
 pub(crate) fn cycles(otherwise: u32) -> anyhow::Result<u32> {
-    std::env::var("CYCLES").map_or(Ok(otherwise), |text| {
-        text.parse().context("CYCLES is to be a number")
-    })
+    std::env::var("CYCLES")
+        .map_or(Ok(otherwise), |text| text.parse().context("CYCLES is to be a number"))
 }
