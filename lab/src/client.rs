@@ -255,7 +255,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-fn port_socket(host: &Host, name: &str, port: &str) -> PathBuf {
+/// The host's end of an additional port of the guest.
+pub(crate) fn port_socket(host: &Host, name: &str, port: &str) -> PathBuf {
     host.directory().join(format!("{name}.{port}"))
 }
 

@@ -61,6 +61,14 @@ pub fn load(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
     job(guest, "snapshot-load", json!({"tag": tag, "vmstate": NODE, "devices": [NODE]}))
 }
 
+/// Removes the state saved under `tag`.
+///
+/// # Errors
+/// When QEMU refuses, fails or ends.
+pub fn delete(guest: &mut Guest, tag: &str) -> anyhow::Result<()> {
+    job(guest, "snapshot-delete", json!({"tag": tag, "devices": [NODE]}))
+}
+
 fn job(guest: &mut Guest, command: &str, mut arguments: Value) -> anyhow::Result<()> {
     arguments["job-id"] = json!("lab");
     guest.qmp().execute(command, &arguments)?;
@@ -75,6 +83,23 @@ fn job(guest: &mut Guest, command: &str, mut arguments: Value) -> anyhow::Result
     Ok(())
 }
 
+/// The value of the counter of a guest that stands still under TCG.
+///
+/// # Errors
+/// When it runs, or QEMU's state cannot be read.
+pub fn stopped_at(guest: &Guest) -> anyhow::Result<u64> {
+    let state = counter(guest)?.read()?;
+    ensure!(!state.running, "the guest runs");
+    Ok(state.guest_from_host(0))
+}
+
+fn counter(guest: &Guest) -> anyhow::Result<Box<dyn counter_mapping::MappingSource + Send>> {
+    let qemu = qemu::Qemu::open(Process::open(guest.pid())?)?;
+    let mut programs = counter_mapping::Programs::default();
+    let icount = qemu.command_line.icount;
+    Ok(counter_mapping::source(qemu.process, qemu.accelerator, icount, &mut programs)?)
+}
+
 /// The first value at which the guest's counter stood still while `act` stopped the guest under
 /// TCG.
 ///
@@ -84,12 +109,7 @@ pub fn frozen(
     guest: &mut Guest,
     act: impl FnOnce(&mut Guest) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
-    let mut source = {
-        let qemu = qemu::Qemu::open(Process::open(guest.pid())?)?;
-        let mut programs = counter_mapping::Programs::default();
-        let icount = qemu.command_line.icount;
-        counter_mapping::source(qemu.process, qemu.accelerator, icount, &mut programs)?
-    };
+    let mut source = counter(guest)?;
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);
     let watch = std::thread::spawn(move || {

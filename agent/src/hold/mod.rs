@@ -8,8 +8,8 @@
 //! | `held.rs` | what is frozen now, in a file: the next agent finds what a killed one left |
 //! | `guard.rs` | a process that thaws when the agent dies |
 //!
-//! What it does not do: hold a workload before the first look after a resume. That is up to 10 ms
-//! later (docs/how-to/guest-clock.md).
+//! What it does not do: hold a workload before the first look after a resume that nobody announced.
+//! Looks are 10 ms apart, and the freeze takes its time (docs/how-to/guest-clock.md).
 
 pub mod guard;
 mod held;

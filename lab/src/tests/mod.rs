@@ -13,6 +13,8 @@ pub(crate) mod reservations;
 pub(crate) mod survival;
 pub(crate) mod timelines;
 
+use anyhow::Context as _;
+
 use crate::scenario::Family;
 
 /// Every family.
@@ -30,3 +32,10 @@ pub const FAMILIES: &[Family] = &[
     survival::FAMILY,
     timelines::FAMILY,
 ];
+
+/// How often a test that repeats one thing does so: the environment variable CYCLES, or else
+/// `otherwise`.
+pub(crate) fn cycles(otherwise: u32) -> anyhow::Result<u32> {
+    std::env::var("CYCLES")
+        .map_or(Ok(otherwise), |text| text.parse().context("CYCLES is to be a number"))
+}

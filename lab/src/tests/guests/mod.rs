@@ -4,6 +4,7 @@ pub(crate) mod attack;
 pub(crate) mod boot;
 pub(crate) mod clock;
 pub(crate) mod hold;
+pub(crate) mod hold_cycles;
 pub(crate) mod hotplug;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
@@ -192,6 +193,20 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 90,
         run: hold::hold,
+    },
+    Test {
+        name: "hold-cycles",
+        about: "a workload under timevisor-guest --hold, restored and moved CYCLES times (100): every read of CLOCK_REALTIME is right",
+        tier: Tier::Weekly { why: "a hundred restores and moves take a quarter of an hour" },
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 900,
+        run: hold_cycles::hold_cycles,
     },
     Test {
         name: "guest-bench",

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::interrupt;
 use crate::introspection::nested::{PREFIX, VM, attach, detach, host_with_guest, in_place, switch};
 use crate::scenario::Context;
+use crate::tests::cycles;
 use crate::tests::introspection::kvm::{calls, keep_busy, no_trouble};
 
 /// The default for the environment variable CYCLES.
@@ -18,10 +19,7 @@ const AT_ONCE: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) fn kvm_cycles(ctx: &Context) -> anyhow::Result<String> {
-    let wanted = match std::env::var("CYCLES") {
-        Ok(text) => text.parse().context("CYCLES is to be a number")?,
-        Err(_) => CYCLES,
-    };
+    let wanted = cycles(CYCLES)?;
     let program = ctx.program("timevisor-lab-guest", "lab-introspect")?;
     let mut host = host_with_guest(ctx, "trixie-backports", |image| Ok(image.program(&program)))?;
     ensure!(!switch(&mut host)?, "the switch is on at the beginning");
