@@ -162,7 +162,7 @@ impl Lab {
 
     /// To a host that is not there: told before, and taken back.
     fn drain(&mut self) -> anyhow::Result<()> {
-        let nowhere = format!("unix:{}", self.host.directory().join("nowhere").display());
+        let nowhere = format!("unix:{}", self.host.directory().join("no-vm-here").display());
         let (host, row) = (&self.host, || self.host.vm(NAME));
         let said = std::thread::scope(|scope| {
             let arguments = ["vm", "migrate", NAME, "--to", &nowhere, "--drain", "5"];
