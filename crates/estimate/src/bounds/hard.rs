@@ -33,6 +33,9 @@ pub enum Outcome {
     Doubted(Duration),
 }
 
+/// A rate beyond the limits matters when it has moved the clock by this share of the bounds' width.
+const LEAST_OF_BOUNDS: f64 = 0.15;
+
 #[derive(Clone, Copy, Debug)]
 struct Rebuild {
     before: Bounds,
@@ -57,6 +60,8 @@ pub struct HardBounds {
     /// By how much the counter is estimated to be fast, relative, while no rate is proven and that
     /// is beyond the limits.
     beyond_limits: Option<f64>,
+    /// Counter value of the first exchange since everything began, or started over.
+    began: u64,
     /// Exchanges that must agree before the bounds are trusted again after a doubt.
     doubtful: u32,
     /// Counter value up to which time was accounted.
@@ -82,6 +87,7 @@ impl HardBounds {
             lookback: Lookback::default(),
             rebuild: None,
             beyond_limits: None,
+            began: 0,
             doubtful: 0,
             last: 0,
             exchanges: 0,
@@ -111,6 +117,9 @@ impl HardBounds {
             .unwrap_or_else(|| Bounds::new(exchange.tf, Interval::UNKNOWN));
         let span = self.span_since_last(exchange.tf);
         self.exchanges += 1;
+        if self.exchanges == 1 {
+            self.began = exchange.tf;
+        }
         let level1 = match self.level1.map_or(Ok(alone), |b| b.with(exchange, &self.limits)) {
             Ok(bounds) => bounds,
             Err(Contradiction { before, gap, .. }) => {
@@ -133,7 +142,7 @@ impl HardBounds {
                 outcome = Outcome::Doubted(early);
             }
             self.lookback.keep(opinion);
-            let beyond = self.rate_beyond_limits(opinion, span);
+            let beyond = self.rate_beyond_limits(opinion, span, &level1);
             outcome =
                 beyond.filter(|_| outcome == Outcome::Agrees).map_or(outcome, Outcome::Doubted);
         }
@@ -144,13 +153,22 @@ impl HardBounds {
     /// takes the truth out of the bounds before facts contradict each other, but the estimate tells
     /// with the second exchange. Returns by how much the time was off since the last exchange when
     /// it tells first.
-    fn rate_beyond_limits(&mut self, opinion: &Opinion, span: f64) -> Option<Duration> {
+    fn rate_beyond_limits(
+        &mut self,
+        opinion: &Opinion,
+        span: f64,
+        level1: &Bounds,
+    ) -> Option<Duration> {
         let rate = opinion.estimate.period.relative_to(self.nominal);
         let centre = self.unmeasured.middle().relative_to(self.nominal);
         let sigma = opinion.error_later.as_secs_f64() / opinion.later.as_secs_f64();
         let excess = (rate - centre).abs() - self.unmeasured.half_width().ppb() * 1e-9;
+        // Where paths are poor, the first estimates are off by more than they say; but bounds are wide
+        // then, and nothing of this leaves them soon.
+        let age = self.nominal.span(opinion.at.wrapping_sub(self.began)).as_secs_f64();
+        let matters = excess * age > LEAST_OF_BOUNDS * level1.interval().width().as_secs_f64();
         let was_beyond = self.beyond_limits.is_some();
-        self.beyond_limits = (!self.rate_known && excess > sigma).then_some(-rate);
+        self.beyond_limits = (!self.rate_known && matters && excess > sigma).then_some(-rate);
         let begins = self.beyond_limits.is_some() && !was_beyond;
         begins.then(|| Duration::from_secs_f64(excess * span))
     }
@@ -265,6 +283,7 @@ impl HardBounds {
         self.limits = self.unmeasured;
         self.rate_known = false;
         self.measurement = RateMeasurement::new();
+        self.began = alone.at();
         self.level1 = Some(alone);
         self.level2 = Some(self.fresh(&alone));
         self.guard = Guard::new();
