@@ -3,7 +3,8 @@
 //! | who says so | what is on the page |
 //! | --- | --- |
 //! | `vm notice` | that, until it is taken back or the VM's process ends |
-//! | `vm migrate --drain` | soon, from the request until the migration begins |
+//! | `vm migrate --drain` | soon, from the request until the drain is over |
+//! | `vm migrate` | imminent, for [`LEAD`] before the migration begins |
 //! | QEMU migrates the VM, by whomever it was told to | imminent, until that has ended |
 //!
 //! The most urgent one counts. Pure; `vms/requests.rs` writes the pages and talks to QEMU.
@@ -12,6 +13,11 @@ use std::collections::BTreeMap;
 
 use timevisor_protocols::control::{Notice, VmMigrate};
 use timevisor_time::Duration;
+
+/// From `imminent` to the migration. Without it, the last round of a short migration stops the guest
+/// before it has seen the notice and stopped what must not run: an agent looks every 10 ms, and a
+/// busy guest takes some 100 ms until its workload stands still (docs/evaluation/coverage.md).
+pub const LEAD: Duration = Duration::from_millis(250);
 
 /// What is known of one VM, beyond what QEMU reports.
 #[derive(Default)]
@@ -26,7 +32,23 @@ struct Known {
 /// A migration that has not begun.
 struct Drain {
     migrate: VmMigrate,
-    begins: Duration,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// The guest is told `soon` until then.
+    Drains(Duration),
+    /// The guest is told `imminent`; the migration begins then.
+    Leads(Duration),
+}
+
+impl Phase {
+    fn end(self) -> Duration {
+        match self {
+            Self::Drains(end) | Self::Leads(end) => end,
+        }
+    }
 }
 
 /// The notices of all VMs, by name.
@@ -41,10 +63,13 @@ impl Notices {
         self.known(name).said = notice;
     }
 
-    /// The migration begins as soon as its drain is over.
+    /// The migration begins when its drain, if it has one, and the lead are over.
     pub fn drain(&mut self, migrate: &VmMigrate, now: Duration) {
-        let begins = now + Duration::from_secs(i64::from(migrate.drain_seconds));
-        self.known(&migrate.name).drain = Some(Drain { migrate: migrate.clone(), begins });
+        let phase = match migrate.drain_seconds {
+            0 => Phase::Leads(now + LEAD),
+            seconds => Phase::Drains(now + Duration::from_secs(i64::from(seconds))),
+        };
+        self.known(&migrate.name).drain = Some(Drain { migrate: migrate.clone(), phase });
     }
 
     /// Whether a migration of this VM waits.
@@ -57,26 +82,40 @@ impl Notices {
         self.vms.get_mut(name).is_some_and(|known| known.drain.take().is_some())
     }
 
-    /// The migrations that begin now.
+    /// The migrations that begin now. A drain that is over begins its lead; tell the guests
+    /// afterwards.
     pub fn due(&mut self, now: Duration) -> Vec<VmMigrate> {
-        let begins = |known: &mut Known| known.drain.take_if(|drain| now >= drain.begins);
+        let begins = |known: &mut Known| {
+            let drain = known.drain.as_mut().filter(|drain| now >= drain.phase.end())?;
+            match drain.phase {
+                // The whole lead, however late this is called.
+                Phase::Drains(_) => {
+                    drain.phase = Phase::Leads(now + LEAD);
+                    None
+                }
+                Phase::Leads(_) => known.drain.take(),
+            }
+        };
         self.vms.values_mut().filter_map(begins).map(|drain| drain.migrate).collect()
     }
 
     /// When [`Self::due`] has something.
     pub fn poll_at(&self) -> Duration {
         let drains = self.vms.values().filter_map(|known| known.drain.as_ref());
-        drains.map(|drain| drain.begins).min().unwrap_or(Duration::MAX)
+        drains.map(|drain| drain.phase.end()).min().unwrap_or(Duration::MAX)
     }
 
     /// What the VM's guest has to be told. `leaves`: QEMU is migrating it.
     pub fn of(&self, name: &str, leaves: bool) -> Notice {
-        let journey = match (leaves, self.drains(name)) {
-            (true, _) => Notice::Imminent,
-            (false, true) => Notice::Soon,
-            (false, false) => Notice::None,
+        let known = self.vms.get(name);
+        let drain = known.and_then(|known| known.drain.as_ref());
+        let journey = match drain.map(|drain| drain.phase) {
+            _ if leaves => Notice::Imminent,
+            Some(Phase::Leads(_)) => Notice::Imminent,
+            Some(Phase::Drains(_)) => Notice::Soon,
+            None => Notice::None,
         };
-        self.vms.get(name).map_or(Notice::None, |known| known.said).max(journey)
+        known.map_or(Notice::None, |known| known.said).max(journey)
     }
 
     /// Notes that the page says that the VM is being moved live.
@@ -121,11 +160,22 @@ mod tests {
         notices.drain(&migrate(30), at(100));
         assert_eq!(notices.of("db", false), Notice::Soon);
         assert_eq!((notices.due(at(129)), notices.poll_at()), (vec![], at(130)));
-        assert_eq!(notices.due(at(130)), [migrate(30)]);
-        assert!(notices.due(at(131)).is_empty() && !notices.drains("db"), "once");
+        assert_eq!((notices.due(at(131)), notices.poll_at()), (vec![], at(131) + LEAD), "late");
+        assert_eq!(notices.of("db", false), Notice::Imminent);
+        assert_eq!(notices.due(at(131) + LEAD), [migrate(30)]);
+        assert!(notices.due(at(132)).is_empty() && !notices.drains("db"), "once");
         assert_eq!(notices.of("db", true), Notice::Imminent);
         assert_eq!(notices.of("db", false), Notice::None, "it failed, or was cancelled");
         assert_eq!(notices.of("web", false), Notice::None, "nobody else is told");
+    }
+
+    #[test]
+    fn a_guest_is_told_before_it_is_moved_without_a_drain() {
+        let mut notices = Notices::default();
+        notices.drain(&migrate(0), at(100));
+        assert_eq!(notices.of("db", false), Notice::Imminent);
+        assert_eq!((notices.due(at(100)), notices.poll_at()), (vec![], at(100) + LEAD));
+        assert_eq!(notices.due(at(100) + LEAD), [migrate(0)]);
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl Vms {
         Ok(index)
     }
 
-    /// Answers `vm_migrate`. With a drain, the guest is told first, and [`Self::tell`] begins.
+    /// Answers `vm_migrate`. The guest is told first, and [`Self::tell`] begins.
     pub fn migrate(&mut self, migrate: &VmMigrate, notices: &mut Notices) -> Response {
         let index = match self.find_migratable(migrate, notices) {
             Ok(index) => index,
@@ -210,11 +210,10 @@ impl Vms {
                 let monitor = self.served[index].monitor.as_mut();
                 let _ = monitor.and_then(Monitor::cancel_migration);
             }
-            Some(_) if migrate.drain_seconds > 0 => {
+            Some(_) => {
                 notices.drain(migrate, monotonic());
                 self.put_notice(index, notices.of(&migrate.name, false));
             }
-            Some(uri) => self.begin(index, uri, notices),
         }
         Response::VmAdded(row_with(&self.served[index], notices))
     }

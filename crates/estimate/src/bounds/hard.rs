@@ -7,11 +7,12 @@
 //! | the guard or the lookback: they need a path or a clock that moved | nothing but doubt |
 //! | the rate as estimated at the start is beyond the stated limits | doubt for as long as it is |
 //!
-//! In all three cases the bounds are not trusted until further exchanges agree, and never become
+//! In all these cases the bounds are not trusted until further exchanges agree, and never become
 //! narrower through it.
 
 use timevisor_time::{Duration, Interval, Period, RateError};
 
+use super::cold::ColdGuard;
 use super::guard::{Guard, Sight};
 use super::level1::{Bounds, Contradiction};
 use super::level2::{Level2, Segment};
@@ -32,9 +33,6 @@ pub enum Outcome {
     /// By this much it needs a path or a clock that moved. The bounds may still hold; nobody knows.
     Doubted(Duration),
 }
-
-/// A rate beyond the limits matters when it has moved the clock by this share of the bounds' width.
-const LEAST_OF_BOUNDS: f64 = 0.15;
 
 #[derive(Clone, Copy, Debug)]
 struct Rebuild {
@@ -57,11 +55,7 @@ pub struct HardBounds {
     guard: Guard,
     lookback: Lookback,
     rebuild: Option<Rebuild>,
-    /// By how much the counter is estimated to be fast, relative, while no rate is proven and that
-    /// is beyond the limits.
-    beyond_limits: Option<f64>,
-    /// Counter value of the first exchange since everything began, or started over.
-    began: u64,
+    cold: ColdGuard,
     /// Exchanges that must agree before the bounds are trusted again after a doubt.
     doubtful: u32,
     /// Counter value up to which time was accounted.
@@ -86,8 +80,7 @@ impl HardBounds {
             guard: Guard::new(),
             lookback: Lookback::default(),
             rebuild: None,
-            beyond_limits: None,
-            began: 0,
+            cold: ColdGuard::default(),
             doubtful: 0,
             last: 0,
             exchanges: 0,
@@ -118,7 +111,7 @@ impl HardBounds {
         let span = self.span_since_last(exchange.tf);
         self.exchanges += 1;
         if self.exchanges == 1 {
-            self.began = exchange.tf;
+            self.cold = ColdGuard::new(exchange.tf);
         }
         let level1 = match self.level1.map_or(Ok(alone), |b| b.with(exchange, &self.limits)) {
             Ok(bounds) => bounds,
@@ -142,35 +135,16 @@ impl HardBounds {
                 outcome = Outcome::Doubted(early);
             }
             self.lookback.keep(opinion);
-            let beyond = self.rate_beyond_limits(opinion, span, &level1);
-            outcome =
-                beyond.filter(|_| outcome == Outcome::Agrees).map_or(outcome, Outcome::Doubted);
+        }
+        if !self.rate_known {
+            let width = level1.interval().width().as_secs_f64();
+            let limits = &self.unmeasured;
+            let beyond =
+                self.cold.observe(exchange, round_trip, opinion, width, limits, self.nominal);
+            let off = beyond.map(|rate| Duration::from_secs_f64(rate * span));
+            outcome = off.filter(|_| outcome == Outcome::Agrees).map_or(outcome, Outcome::Doubted);
         }
         self.measure_rate(&level1).unwrap_or(outcome)
-    }
-
-    /// Until a rate is proven, the bounds rest on the stated limits alone. An oscillator beyond them
-    /// takes the truth out of the bounds before facts contradict each other, but the estimate tells
-    /// with the second exchange. Returns by how much the time was off since the last exchange when
-    /// it tells first.
-    fn rate_beyond_limits(
-        &mut self,
-        opinion: &Opinion,
-        span: f64,
-        level1: &Bounds,
-    ) -> Option<Duration> {
-        let rate = opinion.estimate.period.relative_to(self.nominal);
-        let centre = self.unmeasured.middle().relative_to(self.nominal);
-        let sigma = opinion.error_later.as_secs_f64() / opinion.later.as_secs_f64();
-        let excess = (rate - centre).abs() - self.unmeasured.half_width().ppb() * 1e-9;
-        // Where paths are poor, the first estimates are off by more than they say; but bounds are wide
-        // then, and nothing of this leaves them soon.
-        let age = self.nominal.span(opinion.at.wrapping_sub(self.began)).as_secs_f64();
-        let matters = excess * age > LEAST_OF_BOUNDS * level1.interval().width().as_secs_f64();
-        let was_beyond = self.beyond_limits.is_some();
-        self.beyond_limits = (!self.rate_known && matters && excess > sigma).then_some(-rate);
-        let begins = self.beyond_limits.is_some() && !was_beyond;
-        begins.then(|| Duration::from_secs_f64(excess * span))
     }
 
     /// Without the reference's residence, s.
@@ -283,7 +257,7 @@ impl HardBounds {
         self.limits = self.unmeasured;
         self.rate_known = false;
         self.measurement = RateMeasurement::new();
-        self.began = alone.at();
+        self.cold = ColdGuard::new(alone.at());
         self.level1 = Some(alone);
         self.level2 = Some(self.fresh(&alone));
         self.guard = Guard::new();
@@ -313,6 +287,7 @@ impl HardBounds {
             Some(limits) => {
                 self.limits = limits;
                 self.rate_known = true;
+                self.cold.end();
                 None
             }
             None => {
@@ -393,13 +368,13 @@ impl HardBounds {
     /// operator's limits and no rate is proven yet.
     #[must_use]
     pub fn beyond_limits(&self) -> Option<f64> {
-        self.beyond_limits
+        self.cold.beyond()
     }
 
     /// False after a contradiction or a doubt, until enough exchanges agreed.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
-        self.rebuild.is_none() && self.doubtful == 0 && self.beyond_limits.is_none()
+        self.rebuild.is_none() && self.doubtful == 0 && self.cold.beyond().is_none()
     }
 }
 

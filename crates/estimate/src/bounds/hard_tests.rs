@@ -27,13 +27,18 @@ impl Observer {
     }
 
     fn poll(&mut self) -> Outcome {
+        self.poll_after(POLL_S)
+    }
+
+    /// One exchange; the next begins `seconds` after this one did.
+    fn poll_after(&mut self, seconds: f64) -> Outcome {
         let begin = self.world.now_s;
         let exchange = self.world.exchange();
         self.estimator.observe(&exchange);
         let diagnosis = self.estimator.diagnosis();
         let opinion = Opinion::of(&self.estimator, diagnosis, &exchange, nominal());
         let outcome = self.bounds.observe(&exchange, opinion.as_ref());
-        self.world.advance(begin + POLL_S - self.world.now_s);
+        self.world.advance(begin + seconds - self.world.now_s);
         outcome
     }
 
@@ -258,4 +263,32 @@ fn a_counter_within_the_limits_is_not_suspected() {
             assert_eq!(o.bounds.beyond_limits(), None);
         }
     }
+}
+
+/// A host that just started answers late now and then: by milliseconds where the path takes 60 us,
+/// and all of it in one direction.
+#[test]
+fn stalls_right_after_the_start_are_no_rate() {
+    let mut alarms = Vec::new();
+    for seed in 0..400 {
+        let mut world = World::lan(seed);
+        world.frequency = 5e-6;
+        let mut o = Observer::new(world, &Parameters::default());
+        let direction = usize::from(seed % 2 == 0);
+        for n in 0..8_u32 {
+            let stall = if (seed >> n) & 1 == 0 {
+                0.0
+            } else {
+                20e-6 * 3.5_f64.powi(1 + (seed % 5) as i32)
+            };
+            o.world.minimum_s[direction] += stall;
+            let begin = o.world.now_s;
+            o.poll_after(1.0);
+            o.world.minimum_s[direction] -= stall;
+            if !o.bounds.is_trusted() {
+                alarms.push((seed, n, stall, o.bounds.beyond_limits(), begin));
+            }
+        }
+    }
+    assert!(alarms.is_empty(), "{} {alarms:?}", alarms.len());
 }

@@ -8,11 +8,13 @@
 //! | [`wander`] | [`wander::Wander`]: which wander bound is in force |
 //! | [`guard`] | [`guard::Guard`]: notices that an assumption failed before the truth leaves |
 //! | [`lookback`] | [`lookback::Lookback`]: notices that a clock began to run differently |
+//! | [`cold`] | [`cold::ColdGuard`]: notices a counter beyond the stated limits before a rate is proven |
 //! | [`hard`] | [`HardBounds`]: all of it for one reference |
 //!
 //! What it does not do: estimate. Estimators only choose coordinates and tell how much the
 //! oscillator wanders.
 
+pub mod cold;
 pub mod guard;
 pub mod hard;
 pub mod level1;
