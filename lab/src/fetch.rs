@@ -33,7 +33,7 @@ impl Fetcher {
 
     /// Makes `artifact` available and returns the root of its unpacked files.
     ///
-    /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `kernel:SUITE` and `kernel:SUITE:VERSION`,
+    /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `systemd`, `kernel:SUITE` and `kernel:SUITE:VERSION`,
     /// where VERSION is the beginning of a version, as in `kernel:trixie-backports:6.17`.
     ///
     /// # Errors

@@ -18,6 +18,9 @@ const BASE_MODULES: &[&str] = &["virtio_pci", "virtio_console", "ptp_vmclock"];
 
 const INIT: &str = include_str!("init.sh");
 
+/// The function that answers the lab port.
+pub(crate) const SERVE: &str = include_str!("serve.sh");
+
 /// What the guest does after the snippet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
@@ -144,6 +147,7 @@ impl Image {
         };
         let serve = if self.afterwards == Afterwards::Serve { "\nserve\n" } else { "\n" };
         cpio.file("lab/run", 0o644, format!("{}{serve}", self.snippet).as_bytes());
+        cpio.file("lab/serve", 0o644, SERVE.as_bytes());
         cpio.file("init", 0o755, format!("{INIT}{ending}").as_bytes());
         Ok(cpio.finish())
     }

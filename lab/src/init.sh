@@ -30,19 +30,7 @@ while name_ports; [ ! -e /dev/virtio-ports/org.timevisor.lab ] && [ $tries -lt 4
     sleep 0.05
 done
 
-# Answers each line on the lab port with "STATUS LENGTH" and the output of running it.
-serve() {
-    exec 3<>/dev/virtio-ports/org.timevisor.lab
-    while :; do
-        if read -r line <&3; then
-            (eval "$line") >/run/lab-output 2>&1 </dev/null 3>&-
-            echo "$? $(wc -c </run/lab-output)" >&3
-            cat /run/lab-output >&3
-        else
-            sleep 0.05 # nobody is connected
-        fi
-    done
-}
+. /lab/serve
 
 # From here on only warnings reach the console, so that kernel lines do not cut through the test's own.
 dmesg -n 5

@@ -25,6 +25,7 @@ pub mod command;
 pub mod comparison;
 pub mod container;
 pub mod cpio;
+mod debian;
 pub mod demo;
 pub mod docs;
 pub mod fetch;

@@ -41,11 +41,30 @@ pub(crate) fn packages(
             let names = ["ntpd-rs", "libc6", "libgcc-s1"];
             names.iter().map(|name| Ok(trixie.show(name)?.0)).collect()
         }
+        (Some("systemd"), None, None, None) => {
+            resolve_tree(&open("trixie")?, &["systemd", "udev", "kmod"])
+        }
         (Some("kernel"), Some(suite), version, None) => resolve_kernel(&open(suite)?, version),
         _ => bail!(
-            "unknown artifact {artifact:?}; known: busybox, qemu-10, ntpd-rs, kernel:SUITE, kernel:SUITE:VERSION"
+            "unknown artifact {artifact:?}; known: busybox, qemu-10, ntpd-rs, systemd, kernel:SUITE, kernel:SUITE:VERSION"
         ),
     }
+}
+
+/// These packages and all that they depend on, by the first alternative each.
+fn resolve_tree(apt: &Apt, names: &[&str]) -> anyhow::Result<Vec<Package>> {
+    let mut queue: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let mut found: Vec<Package> = Vec::new();
+    while let Some(name) = queue.pop() {
+        let name = name.split(':').next().unwrap_or_default();
+        if found.iter().any(|p| p.name == name) {
+            continue;
+        }
+        let (package, depends) = apt.show(name)?;
+        found.push(package);
+        queue.extend(depends);
+    }
+    Ok(found)
 }
 
 /// Follows the cloud kernel's metapackage to the packages that contain its image and modules.

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 
 use crate::builder::GuestBuilder;
 use crate::chronyd::Chronyd;
+use crate::debian::Debian;
 use crate::fetch::Fetcher;
 use crate::image::Image;
 use crate::kernel::Kernel;
@@ -251,6 +252,31 @@ impl Context {
         self.images.set(number + 1);
         let initramfs = image.write(&self.path(&format!("initramfs-{number}.cpio")))?;
         Ok(GuestBuilder::new(qemu, &kernel.image, &initramfs, &self.log_dir, self.kvm_usable))
+    }
+
+    /// Trixie's systemd and udev, unpacked.
+    ///
+    /// # Errors
+    /// When they cannot be fetched.
+    pub(crate) fn systemd(&self) -> anyhow::Result<PathBuf> {
+        self.fetcher.artifact("systemd")
+    }
+
+    /// A guest that boots `kernel` into a systemd; call `start` on the result.
+    ///
+    /// # Errors
+    /// When the image cannot be built.
+    pub(crate) fn guest_with_systemd(
+        &self,
+        qemu: &Qemu,
+        kernel: &Kernel,
+        image: &Debian,
+    ) -> anyhow::Result<GuestBuilder> {
+        let initramfs = self.path("initramfs-systemd.cpio");
+        image.write(&initramfs)?;
+        let guest =
+            GuestBuilder::new(qemu, &kernel.image, &initramfs, &self.log_dir, self.kvm_usable);
+        Ok(guest.memory_mib(768))
     }
 
     /// A chronyd in its own network namespace.

@@ -41,9 +41,13 @@ const KINDS: &[&str] = &[
     "events",
     "garbage",
 ];
-/// Far more than an answer takes (12 ms at most on a machine that did nothing else): her processes use
-/// processors as everybody's may. It is wall-clock time, and only tells hanging from not hanging.
-const ANSWER: Duration = Duration::from_secs(1);
+/// Within this time root's requests are answered. A program that only starts and ends is measured
+/// beside each of them: what that takes is the machine's doing, and her processes use processors as
+/// everybody's may.
+const ANSWER: Duration = Duration::from_millis(100);
+/// As many helpers of hers may be killed and hang in the kernel (daemon/src/vms/helpers.rs), and one
+/// may be at work.
+const MOST_HANGING: usize = 5;
 
 pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     let number = |name: &str, default: u64| -> anyhow::Result<u64> {
@@ -75,8 +79,13 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     })?;
     fs::write(ctx.path("attack.log"), &log)?;
     let count = mallory.count;
-    let helpers = helpers()?;
+    let (helpers, hanging) = helpers()?;
+    ensure!(hanging <= MOST_HANGING, "{hanging} helpers hang");
     mallory.end();
+    let gone = crate::interrupt::poll_until(Duration::from_secs(30), || {
+        Ok((hanging_helpers()? == 0).then_some(()))
+    })?;
+    gone.context("helpers still hang after her file systems are gone")?;
 
     ensure!(busy.outside == 0, "{} readings are unreliable: {}", busy.outside, host.log_text());
     ensure!(
@@ -91,7 +100,12 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
         busy.half_width * 1e6,
         quiet.half_width * 1e6
     );
-    ensure!(busy.slowest < ANSWER, "an answer took {:?}", busy.slowest);
+    ensure!(
+        busy.slowest <= ANSWER + busy.slowest_start,
+        "an answer took {:?}, and a program that only starts {:?} at most",
+        busy.slowest,
+        busy.slowest_start
+    );
     served(&host, "web", &real)?;
     // It can always be ended, and another one finds what was there.
     let ending = Instant::now();
@@ -102,7 +116,8 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     served(&host, "web", &real)?;
     Ok(format!(
         "{count} attacks by uid {MALLORY} in {seconds} s (seed {seed}): no effect on web; written {:.2} times a second ({:.2} \
-         before), +-{:.0} us ({:.0}); {helpers}; {} answers, median {:.1} ms, slowest {:.0} ms ({:.1} and {:.0} before)",
+         before), +-{:.0} us ({:.0}); {helpers}, {hanging} of them hung; {} answers, median {:.1} ms, slowest {:.0} ms ({:.1} and {:.0} before); \
+         starting a program took {:.1}, at most {:.0} ms",
         busy.published,
         quiet.published,
         busy.half_width * 1e6,
@@ -112,37 +127,53 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
         busy.slowest.as_secs_f64() * 1e3,
         quiet.median.as_secs_f64() * 1e3,
         quiet.slowest.as_secs_f64() * 1e3,
+        busy.median_start.as_secs_f64() * 1e3,
+        busy.slowest_start.as_secs_f64() * 1e3,
     ))
 }
 
-/// What the helpers of this namespace's daemon may do, of which her processes have at least one.
-fn helpers() -> anyhow::Result<String> {
+/// The status of each helper of this namespace's daemon that has not ended.
+fn statuses() -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if line.ends_with(b"\0--helper\0") {
+            found.extend(fs::read_to_string(entry.path().join("status")).ok());
+        }
+    }
+    found.retain(|status| !field(status, "State:").starts_with('Z'));
+    Ok(found)
+}
+
+/// A field of /proc/PID/status.
+fn field<'s>(status: &'s str, name: &str) -> &'s str {
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim()
+}
+
+/// Helpers that wait in the kernel for something that never comes.
+fn hanging_helpers() -> anyhow::Result<usize> {
+    let hangs = |status: &&String| field(status, "State:").starts_with('D');
+    Ok(statuses()?.iter().filter(hangs).count())
+}
+
+/// What the helpers of this namespace's daemon may do, of which her processes have at least one; and
+/// how many hang.
+fn helpers() -> anyhow::Result<(String, usize)> {
     // CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE.
     const KEPT: u64 = 1 << 2 | 1 << 19;
     let mut users = std::collections::BTreeSet::new();
     let mut count = 0;
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if !line.ends_with(b"\0--helper\0") {
-            continue;
-        }
-        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap_or_default().trim().to_owned()
-        };
-        if field("State:").starts_with('Z') {
-            continue;
-        }
-        let capabilities = u64::from_str_radix(&field("CapPrm:"), 16)?;
+    for status in &statuses()? {
+        let capabilities = u64::from_str_radix(field(status, "CapPrm:"), 16)?;
         ensure!(capabilities & !KEPT == 0, "a helper has capabilities {capabilities:x}");
-        ensure!(field("Seccomp:") == "2" && field("NoNewPrivs:") == "1", "a helper: {status}");
-        users.insert(field("Uid:").split_whitespace().next().unwrap_or("?").to_owned());
+        let confined = field(status, "Seccomp:") == "2" && field(status, "NoNewPrivs:") == "1";
+        ensure!(confined, "a helper: {status}");
+        users.insert(field(status, "Uid:").split_whitespace().next().unwrap_or("?").to_owned());
         count += 1;
     }
     ensure!(count > 0, "no helper runs");
     let users = users.into_iter().collect::<Vec<_>>().join(" and ");
-    Ok(format!("{count} confined helpers as uid {users}"))
+    Ok((format!("{count} confined helpers as uid {users}"), hanging_helpers()?))
 }
 
 /// What root and the VM see for a while.
@@ -156,6 +187,9 @@ struct Seen {
     answers: usize,
     median: Duration,
     slowest: Duration,
+    /// The same of a program that only starts and ends.
+    median_start: Duration,
+    slowest_start: Duration,
 }
 
 fn watch(
@@ -165,12 +199,15 @@ fn watch(
 ) -> anyhow::Result<Seen> {
     let published = || host.vm("web")?["pages_published"].as_f64().context("web is gone");
     let (begin, first) = (Instant::now(), published()?);
-    let (mut widths, mut times, mut outside) = (Vec::new(), Vec::new(), 0);
+    let (mut widths, mut times, mut starts, mut outside) = (Vec::new(), Vec::new(), Vec::new(), 0);
     while begin.elapsed() < span {
         meanwhile(begin.elapsed())?;
         let asked = Instant::now();
         let status = host.json(&["status"])?;
         times.push(asked.elapsed());
+        let started = Instant::now();
+        host.cli(&["--version"])?;
+        starts.push(started.elapsed());
         let clock = &status["clock"];
         outside += u64::from(clock["status"] != "synchronized");
         let (below, above) = (clock["below_ns"].as_f64(), clock["above_ns"].as_f64());
@@ -179,10 +216,24 @@ fn watch(
     }
     let published = (published()? - first) / begin.elapsed().as_secs_f64();
     widths.sort_by(f64::total_cmp);
-    times.sort();
-    let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
+    let middle_and_last = |times: &mut Vec<Duration>| {
+        times.sort();
+        (times[times.len() / 2], times[times.len() - 1])
+    };
+    let (median, slowest) = middle_and_last(&mut times);
+    let (median_start, slowest_start) = middle_and_last(&mut starts);
     let half_width = *widths.get(widths.len() / 2).context("no bounds")?;
-    Ok(Seen { published, half_width, outside, answers: times.len(), median, slowest })
+    let answers = times.len();
+    Ok(Seen {
+        published,
+        half_width,
+        outside,
+        answers,
+        median,
+        slowest,
+        median_start,
+        slowest_start,
+    })
 }
 
 struct Mallory {

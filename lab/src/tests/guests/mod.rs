@@ -19,6 +19,7 @@ pub(crate) mod references;
 pub(crate) mod set_clock;
 pub(crate) mod shipped_unit;
 pub(crate) mod strangers;
+pub(crate) mod systemd;
 
 use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
@@ -193,6 +194,20 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 90,
         run: hold::hold,
+    },
+    Test {
+        name: "guest-systemd",
+        about: "a guest with systemd and udev, with what the package installs: modules, names, groups, units, a unit that is held",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("systemd"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 90,
+        run: systemd::systemd,
     },
     Test {
         name: "hold-cycles",
