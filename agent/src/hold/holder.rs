@@ -13,8 +13,8 @@ use timevisor_time::Duration;
 
 use super::guard::Guard;
 use super::law::{Law, Limits, Order, Seen, Why};
-use super::{Options, held};
-use crate::set_clock::view::{Looked, View};
+use super::{Options, held, sight};
+use crate::set_clock::view::View;
 use crate::span::of_std;
 
 /// How often the page is looked at.
@@ -154,13 +154,7 @@ impl Holder {
             }
         }
         let Some(view) = &mut self.view else { return nothing };
-        // Follows the timeline to another page.
-        let _ = view.era();
-        let off = match view.look_settled() {
-            Looked::Beside(beside) => Some(beside.outside()),
-            Looked::Nothing => None,
-        };
-        Seen { off, notice: view.notice() }
+        sight::see(view)
     }
 
     fn freeze(&mut self, now: Duration) {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | this one | the agent's options |
 //! | `law.rs` | when the workload has to stand still; pure |
+//! | `sight.rs` | one look at the page, of one era |
 //! | `holder.rs` | looks, freezes and thaws |
 //! | `held.rs` | what is frozen now, in a file: the next agent finds what a killed one left |
 //! | `guard.rs` | a process that thaws when the agent dies |
@@ -15,6 +16,7 @@ pub mod guard;
 mod held;
 mod holder;
 mod law;
+mod sight;
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@
 
 mod beside;
 mod keeper;
-mod law;
+pub mod law;
 mod once;
 mod saved_clock;
 pub mod view;
