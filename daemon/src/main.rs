@@ -31,6 +31,8 @@ mod discipline;
 mod introspection;
 mod leap;
 mod listening;
+#[cfg(test)]
+mod mutation;
 mod notices;
 mod references;
 mod report;

@@ -94,6 +94,32 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_file_is_refused_or_an_estimator_goes_on_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Estimates::in_directory(dir.path());
+        file.write(&history(), BTreeMap::from([("server".to_owned(), saved())])).unwrap();
+        let path = dir.path().join("estimates.json");
+        let valid = fs::read(&path).unwrap();
+        let nominal = Period::from_hz(1_000_000_000).unwrap();
+        crate::mutation::each(&valid, 1000, |bytes| {
+            fs::write(&path, bytes).unwrap();
+            for saved in file.read(&history()).unwrap_or_default().values() {
+                let resumed = ShiftedExponential::resume(&Parameters::default(), nominal, saved);
+                let Ok(mut estimator) = resumed else { continue };
+                for n in 100..110u64 {
+                    let ta = n * 16_000_000_000;
+                    let t = Instant::from_unix_nanos(i128::from(ta + 30_000));
+                    let error = Duration::ZERO;
+                    let exchange =
+                        timevisor_estimate::Exchange { ta, tb: t, te: t, tf: ta + 60_000, error };
+                    estimator.observe(&exchange);
+                    let _ = estimator.at(exchange.tf);
+                }
+            }
+        });
+    }
+
+    #[test]
     fn what_was_written_is_read_to_the_bit() {
         let dir = tempfile::tempdir().unwrap();
         let file = Estimates::in_directory(dir.path());

@@ -12,6 +12,25 @@ fn the_packaged_file_is_valid_and_states_the_defaults() {
     assert_eq!(format!("{packaged:?}"), format!("{:?}", Config::default()));
 }
 
+/// With all keys of the packaged file, also those in its comments.
+#[test]
+fn a_damaged_file_is_refused_or_means_something() {
+    let packaged = include_str!("../../../packaging/timevisord.toml");
+    let references = commented_references().join("[[reference]]\n");
+    let whole = format!("{packaged}\n{references}");
+    let mut refused = 0;
+    crate::mutation::each(whole.as_bytes(), 2000, |bytes| {
+        match Config::parse(&String::from_utf8_lossy(bytes)) {
+            Ok(config) => drop(config.parameters()),
+            Err(error) => {
+                refused += 1;
+                assert!(format!("{error:#}").len() > 10, "{error:#}");
+            }
+        }
+    });
+    assert!(refused > 200, "{refused} of 2000");
+}
+
 /// The references in the packaged file's comments, without keys that have no default.
 fn commented_references() -> Vec<String> {
     let packaged = include_str!("../../../packaging/timevisord.toml");

@@ -282,6 +282,12 @@ mod tests {
         assert_eq!((held[0].core(), held[0].soft, held[0].followed), (Some(1), None, false));
         host.write(&held).unwrap();
         assert_eq!(host.read().unwrap(), held);
+        crate::mutation::each(text.as_bytes(), 2000, |bytes| {
+            std::fs::write(folder.path().join(JOURNAL), bytes).unwrap();
+            // What cannot be read must not be overwritten: settings would never be given back.
+            let _ = host.read();
+            assert_eq!(std::fs::read(folder.path().join(JOURNAL)).unwrap(), bytes);
+        });
         std::fs::write(folder.path().join(JOURNAL), r#"[{"vm":3}]"#).unwrap();
         assert!(host.read().unwrap_err().to_string().contains("not understood"));
     }

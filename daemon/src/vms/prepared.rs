@@ -394,6 +394,19 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_note_of_a_preparation_is_told_and_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("web.json");
+        let valid = serde_json::to_vec(&request("web", true)).unwrap();
+        crate::mutation::each(&valid, 2000, |bytes| {
+            fs::write(&file, bytes).unwrap();
+            let found = read(&file);
+            assert!(found.is_none_or(|vm| vm.name == "web"), "it cannot become another VM's");
+            assert_eq!(fs::read(&file).unwrap(), bytes);
+        });
+    }
+
+    #[test]
     fn a_page_that_cannot_be_made_yet_is_made_later() {
         let folder = tempfile::tempdir().unwrap();
         let (run, state) = (folder.path().join("run/vms"), folder.path().join("lib"));

@@ -92,6 +92,26 @@ mod tests {
     use std::fs;
 
     #[test]
+    fn a_damaged_list_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::in_directory(dir.path());
+        let entry = |name: &str| Entry {
+            name: name.into(),
+            pid: 7,
+            start_time: 8,
+            time_type: TimeType::Utc,
+            qmp: Some(PathBuf::from("/run/x")),
+            added: Some(Owner::user(4001)),
+        };
+        registry.write(vec![entry("web"), entry("db")]);
+        let valid = fs::read(dir.path().join("vms.json")).unwrap();
+        crate::mutation::each(&valid, 2000, |bytes| {
+            fs::write(dir.path().join("vms.json"), bytes).unwrap();
+            assert!(registry.read().len() <= 4);
+        });
+    }
+
+    #[test]
     fn what_is_written_is_read_and_garbage_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::in_directory(dir.path());
