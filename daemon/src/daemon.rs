@@ -49,6 +49,7 @@ enum Token {
     Reference(usize),
     Vm(VmToken),
     Timeline(TimelineToken),
+    Introspector,
 }
 
 /// Routes and addresses come in several messages.
@@ -189,6 +190,12 @@ impl Daemon {
                             self.client_ready(slot);
                         }
                     }
+                    Token::Introspector => self.introspection.on_ready(
+                        monotonic(),
+                        &mut self.vms,
+                        &mut self.reservations,
+                        &self.clock,
+                    ),
                     Token::Client(slot) => self.client_ready(slot),
                     Token::Vm(token) => {
                         self.vms.on_ready(token, &self.clock);
@@ -246,6 +253,10 @@ impl Daemon {
         }
         for (token, fd) in self.vms.fds() {
             tokens.push(Token::Vm(token));
+            fds.push(PollFd::readable(fd));
+        }
+        if let Some(fd) = self.introspection.fd() {
+            tokens.push(Token::Introspector);
             fds.push(PollFd::readable(fd));
         }
         for (token, fd, writes) in self.timelines.fds() {

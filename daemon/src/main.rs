@@ -71,6 +71,9 @@ struct Arguments {
     /// Examine VMs for the timevisord at the other end of standard input, without its rights
     #[arg(long, hide = true)]
     helper: bool,
+    /// Introspect VMs for the timevisord at the other end of standard input
+    #[arg(long, hide = true)]
+    introspector: bool,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
@@ -94,6 +97,9 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.helper {
         return vms::be_helper();
+    }
+    if arguments.introspector {
+        return introspection::be_introspector();
     }
     let (config, source) = arguments.load()?;
     if arguments.check {

@@ -122,16 +122,20 @@ fn become_nobody() -> Result<(), ConfineError> {
 
 /// Of this thread's capabilities, only these stay.
 fn keep_capabilities(kept: u32) -> Result<(), ConfineError> {
+    keep_of_all([kept, 0])
+}
+
+/// As [`keep_capabilities`], with the newer ones in a second word.
+pub(crate) fn keep_of_all(kept: [u32; 2]) -> Result<(), ConfineError> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let mut sets = [CapabilitySets::default(); 2];
     // SAFETY: header and two sets, as version 3 has them.
     let read = unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) };
     check(i32::try_from(read).unwrap_or(-1), "capabilities")?;
-    let kept = sets[0].permitted & kept;
-    let sets = [
-        CapabilitySets { effective: kept, permitted: kept, inheritable: 0 },
-        CapabilitySets::default(),
-    ];
+    for (set, kept) in sets.iter_mut().zip(kept) {
+        let kept = set.permitted & kept;
+        *set = CapabilitySets { effective: kept, permitted: kept, inheritable: 0 };
+    }
     // SAFETY: as above.
     let set = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
     check(i32::try_from(set).unwrap_or(-1), "capabilities")

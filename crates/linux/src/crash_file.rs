@@ -49,6 +49,12 @@ impl<T: Serialize + DeserializeOwned + Default> CrashFile<T> {
         Self { path: directory.join(name), of: PhantomData }
     }
 
+    /// Whether there is a file, whatever it says.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
     /// The value that an earlier instance wrote; the default if there is no file.
     ///
     /// # Errors

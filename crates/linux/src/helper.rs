@@ -70,6 +70,13 @@ impl Helper {
         }
     }
 
+    /// Closes its socket, which is its order to end, without waiting for that.
+    #[must_use]
+    pub fn close(self) -> Dying {
+        drop(self.socket);
+        Dying(self.child)
+    }
+
     /// Kills it, without waiting for its end.
     pub fn kill(mut self) -> Dying {
         let _ = self.child.kill();
@@ -77,7 +84,7 @@ impl Helper {
     }
 }
 
-/// A helper that was killed.
+/// A helper that was killed, or told to end.
 #[derive(Debug)]
 pub struct Dying(Child);
 
@@ -127,6 +134,12 @@ impl Parent {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             received => received.map(Some),
         }
+    }
+
+    /// Becomes readable when a message has arrived, or the parent has ended.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Sends a message; waits until the parent has room for it.

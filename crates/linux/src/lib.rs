@@ -10,6 +10,7 @@
 //! | [`cpu_limit`] | limits a thread's processor time: cgroup v1 and v2 |
 //! | [`cpuset`] | exclusive processors for threads: cgroup v1 and v2 |
 //! | [`confine`] | gives up what a process does not need: user, capabilities, system calls |
+//! | [`introspector`] | what is left to the process that introspects VMs |
 //! | [`helper`] | this program once more, as a process that may hang or crash |
 //! | [`crash_file`] | a file that survives a crash, for undoing changes of the host |
 //! | [`state_file`] | files of state: read and replaced without being led astray |
@@ -65,6 +66,7 @@ pub mod event_fd;
 pub mod foreign_memory;
 pub mod freezer;
 pub mod helper;
+pub mod introspector;
 pub mod kvm;
 pub mod last_words;
 pub mod lock_file;

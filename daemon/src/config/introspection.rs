@@ -1,6 +1,6 @@
 //! `[introspection]`: defaults for the attachment of guests.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `[introspection]`.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
@@ -11,7 +11,7 @@ pub struct IntrospectionConfig {
 
 /// `kvm = "off" | "prefix" | "port"`: how guests under KVM are trapped when they are attached
 /// without `--backend`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KvmChoice {
     /// Not at all.

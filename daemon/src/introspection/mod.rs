@@ -1,26 +1,34 @@
 //! Introspection of VMs: sessions that users start over the control socket. crates/introspection
-//! makes the decisions; this folder does the input and output.
+//! makes the decisions; this folder does the input and output, in two processes.
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `session.rs` | one VM: a thread that finds its kernel, attaches, and keeps the events |
-//! | `shared.rs` | the state that this thread shares with the main thread |
-//! | `watch.rs` | one attachment: a backend, and the loop that drives it over a link |
+//! | **the daemon** | |
+//! | `session.rs` | one VM, as the introspector reports it |
+//! | `process.rs` | starts the introspector, and again when it has ended |
+//! | `message.rs` | what the two say to each other |
 //! | `need.rs` | the reservation that the guest's tasks need |
+//! | **the introspector** | |
+//! | `introspector.rs` | its life: a thread for each VM that finds its kernel, attaches, and keeps the events |
+//! | `shared.rs` | the state that such a thread shares with the main thread |
+//! | `watch.rs` | one attachment: a backend, and the loop that drives it over a link |
 //! | `probe.rs` | finds the kernel that runs in a VM |
 //! | `known.rs` | kernels found by earlier attachments |
 //! | `link.rs` | the interface of a link |
 //! | `socket.rs` | the link to QEMU's plugin or to its gdb stub |
 //! | `kvm.rs` | the link to a guest under KVM: its code in memory, and BPF programs on this host |
-//! | `in_place.rs` | the traps in guests' code, in a journal for the daemon that starts after a crash |
+//! | `in_place.rs` | the traps in guests' code, in a journal for the introspector that starts after a crash |
 //! | `target.rs` | where a VM's memory is, and which backend traps its calls |
 
 mod in_place;
+mod introspector;
 mod known;
 mod kvm;
 mod link;
+mod message;
 mod need;
 mod probe;
+mod process;
 mod session;
 mod shared;
 mod socket;
@@ -28,67 +36,107 @@ mod target;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
 use timevisor_introspection::backend::choice::NoBackend;
-use timevisor_introspection::tasks::demand::Declared;
+use timevisor_introspection::backend::kvm::patch_journal;
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
-    ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserve, IntrospectReserved, IntrospectTrace,
-    IntrospectVm, Introspections, Response,
+    ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserved, IntrospectTrace, IntrospectVm,
+    Introspections, Response,
 };
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
-use self::in_place::Prefixes;
-use self::need::{Need, Rules};
+pub use self::introspector::be_introspector;
+use self::message::Order;
+use self::need::Need;
+use self::process::{Heard, Introspector};
 use self::session::Session;
-use self::target::{Common, Target};
+use self::target::Target;
 use crate::clock::HostClock;
-use crate::config::IntrospectionConfig;
+use crate::config::{IntrospectionConfig, KvmChoice};
 use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
 
-/// Maximum time that a session's thread waits for a pause of its VM, or for a reservation.
+/// How often sessions are looked after without a report.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
-/// 1 / CONFIG_HZ of most distributions' kernels.
-const TICK: u64 = 4_000_000;
 
 pub struct Introspection {
-    common: Common,
+    introspector: Introspector,
+    /// How guests under KVM are trapped when the user names no backend.
+    automatic: KvmChoice,
     sessions: BTreeMap<String, Session>,
-    /// Threads of ended sessions, whose trap points may still be in place.
-    ending: BTreeMap<String, JoinHandle<()>>,
+    /// The number of the next session.
+    number: u64,
     next: Duration,
 }
 
 impl Introspection {
-    /// Starts without sessions, and removes the traps that an earlier daemon left in guests.
+    /// Starts without sessions. Traps that an earlier daemon left in guests are removed by an
+    /// introspector that is started for it.
     pub fn start(directory: &Path, config: &IntrospectionConfig) -> Self {
-        let common = Common {
-            prefixes: Arc::new(Prefixes::start(directory)),
-            known: Arc::default(),
+        let mut introspector = Introspector::new(directory.to_owned());
+        if patch_journal::file(directory).exists()
+            && let Err(error) = introspector.start()
+        {
+            tracing::error!("no introspector to remove trap points of an earlier daemon: {error}");
+        }
+        Self {
+            introspector,
             automatic: config.kvm,
-        };
-        Self { common, sessions: BTreeMap::new(), ending: BTreeMap::new(), next: Duration::ZERO }
+            sessions: BTreeMap::new(),
+            number: 0,
+            next: Duration::ZERO,
+        }
     }
 
     /// Other defaults are configured: they count for VMs that are attached from now on.
     pub fn configure(&mut self, config: &IntrospectionConfig) {
-        self.common.automatic = config.kvm;
+        self.automatic = config.kvm;
     }
 
     pub fn poll_at(&self) -> Duration {
         if self.sessions.is_empty() { Duration::MAX } else { self.next }
     }
 
-    /// Pauses VMs at their sessions' request, reserves what their tasks need, and drops the
-    /// sessions of VMs that have ended.
+    /// Becomes readable when the introspector has something to report.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.introspector.fd()
+    }
+
+    /// Takes what the introspector has reported; then as [`Self::on_timer`].
+    pub fn on_ready(
+        &mut self,
+        now: Duration,
+        vms: &mut Vms,
+        reservations: &mut Reservations,
+        clock: &HostClock,
+    ) {
+        match self.introspector.receive(now) {
+            Heard::Reports(reports) => {
+                for report in reports {
+                    let of = self.sessions.values_mut().find(|s| s.number == report.number);
+                    // Of a session that was detached meanwhile.
+                    let Some(session) = of else { continue };
+                    session.hear(report.news);
+                }
+            }
+            Heard::Lost => {
+                let text = "the introspector has ended; it is started again";
+                tracing::error!("{text}");
+                self.sessions.values_mut().for_each(|session| session.lost(text));
+            }
+        }
+        self.on_timer(now, vms, reservations, clock);
+    }
+
+    /// Pauses VMs at their sessions' request, reserves what their tasks need, drops the sessions of
+    /// VMs that have ended, and starts an introspector that has ended.
     pub fn on_timer(
         &mut self,
         now: Duration,
@@ -97,15 +145,24 @@ impl Introspection {
         clock: &HostClock,
     ) {
         self.next = now + INTERVAL;
+        let introspector = &mut self.introspector;
+        introspector.flush();
         self.sessions.retain(|vm, session| {
             let stays = session.is_alive();
             if !stays {
                 tracing::info!("VM {vm} has ended, and its introspection with it");
+                introspector.tell(&Order::Detach { number: session.number });
             }
             stays
         });
+        let down = !self.sessions.is_empty() && !self.introspector.is_running();
+        if down && now >= self.introspector.not_before() {
+            self.begin_again();
+        }
         for (vm, session) in &mut self.sessions {
-            session.set_resets(vms.resets(vm));
+            if session.set_resets(vms.resets(vm)) {
+                self.introspector.tell(&Order::Reset { number: session.number });
+            }
             vms.hold(vm, session.holds());
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
@@ -113,6 +170,17 @@ impl Introspection {
             let asked = follow(vm, session, now, vms, reservations);
             session.reserved.after_ns =
                 asked.map_or(session.reserved.after_ns, |at| since(at, clock));
+        }
+    }
+
+    /// Starts another introspector, which attaches to everything again.
+    fn begin_again(&mut self) {
+        if let Err(error) = self.introspector.start() {
+            tracing::error!("no introspector: {error}");
+            return;
+        }
+        for session in self.sessions.values() {
+            self.introspector.tell(&attach_order(session, self.automatic));
         }
     }
 
@@ -126,40 +194,35 @@ impl Introspection {
             let text = "the image's path is not absolute";
             return error_response(ErrorCode::BadRequest, text, "give the path from / on");
         }
-        let rules = asked.reserve.as_ref().map(rules);
         if let Some(session) = self.sessions.get(&asked.vm) {
-            let same = session.rules == rules
-                && session.image == asked.image
-                && session.every_system_call == asked.every_system_call;
-            if !same || !session.is_by(asked.backend) {
+            if !session.is_as(asked) {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
         } else {
-            let target = match Target::new(qemu, asked.backend, &self.common) {
+            let target = match Target::new(qemu, asked.backend, self.automatic) {
                 Ok(target) => target,
                 Err(NoBackend { problem, next_step }) => {
                     return error_response(ErrorCode::Unsupported, &problem, next_step);
                 }
             };
-            let (image, every_system_call) = (asked.image.clone(), asked.every_system_call);
-            let target = Target { image, every_system_call, ..target };
-            let former = self.ending.remove(&asked.vm);
-            let session = match Session::start(target, rules, vms.resets(&asked.vm), former) {
-                Ok(session) => session,
-                Err(error) => {
-                    let text = format!("no thread for it: {error}");
-                    return error_response(ErrorCode::Internal, &text, "try again");
-                }
-            };
+            if let Err(error) = self.introspector.start() {
+                let text = format!("no process for it: {error}");
+                return error_response(ErrorCode::Internal, &text, "try again");
+            }
+            self.number += 1;
+            let resets = vms.resets(&asked.vm);
+            let session =
+                Session::new(self.number, qemu.clone(), asked.clone(), target.choice, resets);
+            self.introspector.tell(&attach_order(&session, self.automatic));
             tracing::info!("VM {}: introspection has begun", asked.vm);
             self.sessions.insert(asked.vm.clone(), session);
         }
         self.list()
     }
 
-    /// Answers `introspect_detach`: the session's thread removes the trap points.
+    /// Answers `introspect_detach`: the introspector removes the trap points.
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
@@ -169,15 +232,13 @@ impl Introspection {
         let Some(session) = self.sessions.remove(&asked.vm) else {
             return not_introspected(&asked.vm);
         };
-        if session.rules.is_some()
+        if session.sharing().is_some()
             && let Err(error) = reservations.follow_guest(&asked.vm, None, vms)
         {
             tracing::warn!("VM {}: its reservation stays: {}", asked.vm, error.message);
         }
         vms.hold(&asked.vm, None);
-        if let Some(thread) = session.end() {
-            self.ending.insert(asked.vm.clone(), thread);
-        }
+        self.introspector.tell(&Order::Detach { number: session.number });
         tracing::info!("VM {}: introspection has ended", asked.vm);
         self.list()
     }
@@ -218,27 +279,13 @@ impl Introspection {
     }
 }
 
-/// Waits until no trap is left in any guest.
-impl Drop for Introspection {
-    fn drop(&mut self) {
-        let ending = std::mem::take(&mut self.ending).into_values();
-        let all = std::mem::take(&mut self.sessions).into_values().filter_map(Session::end);
-        for thread in ending.chain(all.collect::<Vec<_>>()) {
-            // A thread that panicked has already removed its traps while unwinding.
-            let _ = thread.join();
-        }
+fn attach_order(session: &Session, automatic: KvmChoice) -> Order {
+    Order::Attach {
+        number: session.number,
+        qemu: Box::new(session.qemu.clone()),
+        asked: Box::new(session.asked.clone()),
+        automatic,
     }
-}
-
-fn rules(asked: &IntrospectReserve) -> Rules {
-    let sharing = if asked.alone { Sharing::Alone } else { Sharing::Shared };
-    let declared = asked.tasks.iter().map(|task| Declared {
-        comm: task.name.clone(),
-        priority: task.priority,
-        cost: task.cost_ns,
-        period: task.period_ns,
-    });
-    Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
 /// How long ago the counter had this value; `None` if event time stamps use a different counter.
@@ -258,8 +305,9 @@ fn follow(
     vms: &Vms,
     reservations: &mut Reservations,
 ) -> Option<u64> {
-    let alone = session.rules.as_ref()?.sharing == Sharing::Alone;
-    let (need, asked) = session.follow.next(session.take_need(), now)?;
+    let alone = session.sharing()? == Sharing::Alone;
+    let new = session.take_need();
+    let (need, asked) = session.follow.next(new, now)?;
     let wanted = match &need {
         Need::Nothing => None,
         Need::Reservation(wanted) => Some(wanted),

@@ -2,8 +2,12 @@
 //! planned by crates/schedule.
 
 use timevisor_introspection::tasks::demand::{Declared, Demand, Order, Planned};
+use timevisor_protocols::control::IntrospectReserve;
 use timevisor_schedule::synthesis::{Search, Sharing};
 use timevisor_schedule::{Policy, Reservation, Task, TaskSet};
+
+/// 1 / CONFIG_HZ of most distributions' kernels.
+const TICK: u64 = 4_000_000;
 
 /// How a reservation follows a guest; times in ns.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +20,18 @@ pub struct Rules {
     pub sharing: Sharing,
     /// The host's 1 / HZ.
     pub tick: u64,
+}
+
+/// The rules that the user asked for.
+pub fn rules(asked: &IntrospectReserve) -> Rules {
+    let sharing = if asked.alone { Sharing::Alone } else { Sharing::Shared };
+    let declared = asked.tasks.iter().map(|task| Declared {
+        comm: task.name.clone(),
+        priority: task.priority,
+        cost: task.cost_ns,
+        period: task.period_ns,
+    });
+    Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
 }
 
 /// What a guest needs.

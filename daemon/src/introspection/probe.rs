@@ -19,7 +19,7 @@ use timevisor_linux::clock::monotonic;
 
 use super::known::Kept;
 use super::shared::Shared;
-use super::target::Target;
+use super::target::{Common, Target};
 
 /// How long to wait for a heartbeat; even an idle kernel ticks every few seconds.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -47,11 +47,11 @@ pub struct Found {
 ///
 /// # Errors
 /// When no known guest system is in memory, or none is running.
-pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
+pub fn probe(target: &Target, common: &Common, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
         return by_image(target, path);
     }
-    if let Some(found) = known(target, shared)? {
+    if let Some(found) = known(target, common, shared)? {
         return Ok(found);
     }
     let (mut all, mut reasons) = (Vec::new(), Vec::new());
@@ -74,8 +74,8 @@ pub fn probe(target: &Target, shared: &Shared) -> Result<Found> {
 ///
 /// # Errors
 /// When QEMU's memory cannot be reached.
-fn known(target: &Target, shared: &Shared) -> Result<Option<Found>> {
-    let Some(kept) = target.common.known.take(target.process) else { return Ok(None) };
+fn known(target: &Target, common: &Common, shared: &Shared) -> Result<Option<Found>> {
+    let Some(kept) = common.known.take(target.process) else { return Ok(None) };
     let Kept { guest_os, base, layout, .. } = kept;
     let memories = target.memories()?;
     let Some((memory, _)) = memories.into_iter().find(|(_, at)| *at == base) else {

@@ -1,43 +1,36 @@
-//! The session of one VM: its thread (because a search for a kernel in memory takes seconds), and
-//! the rows and events that users see.
+//! One VM that is introspected, as the daemon knows it from the introspector's reports: the rows and
+//! events that users see, and what its tasks need.
 
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
-
+use serde_json::Value;
+use timevisor_guests::qemu::Qemu;
 use timevisor_introspection::backend::choice::Choice;
 use timevisor_introspection::tasks::follow::{Attempt, Follow};
-use timevisor_linux::clock::monotonic;
-use timevisor_linux::process::Process;
+use timevisor_introspection::tasks::history::History;
 use timevisor_protocols::control::{
-    IntrospectBackend, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
+    IntrospectAttach, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
+use timevisor_schedule::synthesis::Sharing;
 
-use super::need::{Need, Rules};
-use super::shared::Shared;
-use super::target::Target;
-use super::watch::watch;
+use super::message::{News, State};
+use super::need::Need;
 use crate::announce::Budget;
-
-/// Time between a failure and the next attempt to attach.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Log lines an hour that a guest may cause.
 const LINES: usize = 20;
+/// As many tasks as the introspector knows of a guest.
+const MOST_TASKS: usize = 2 * timevisor_introspection::tasks::table::MOST;
 
 pub struct Session {
-    process: Process,
+    /// Its number at the introspector.
+    pub number: u64,
+    pub qemu: Qemu,
+    pub asked: IntrospectAttach,
     choice: Choice,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    /// [`Target::image`].
-    pub image: Option<PathBuf>,
-    /// [`Target::every_system_call`].
-    pub every_system_call: bool,
-    /// The rules by which a reservation follows the tasks, if one does.
-    pub rules: Option<Rules>,
+    state: State,
+    tasks: Vec<Value>,
+    history: History<Value>,
+    need: Option<Attempt<Need>>,
+    pause: bool,
     /// The reservation that was made, or why it was refused.
     pub reserved: IntrospectReserved,
     /// Number of resets of the VM so far.
@@ -48,64 +41,82 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts the thread. It first waits for the thread of the previous session, which may still
-    /// have trap points in place.
-    pub fn start(
-        target: Target,
-        rules: Option<Rules>,
+    pub fn new(
+        number: u64,
+        qemu: Qemu,
+        asked: IntrospectAttach,
+        choice: Choice,
         resets: u64,
-        former: Option<JoinHandle<()>>,
-    ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let (process, choice, theirs) =
-            (target.process, target.choice.clone(), Arc::clone(&shared));
-        let (image, every_system_call) = (target.image.clone(), target.every_system_call);
-        let thread = std::thread::Builder::new().name("introspect".to_owned());
-        let ours = rules.clone();
-        let thread = thread.spawn(move || {
-            former.map(JoinHandle::join);
-            run(&target, &theirs, ours.as_ref());
-        })?;
-        let reserved = IntrospectReserved::default();
-        let thread = Some(thread);
-        Ok(Self {
-            process,
+    ) -> Self {
+        Self {
+            number,
+            qemu,
+            asked,
             choice,
-            shared,
-            thread,
-            image,
-            every_system_call,
-            rules,
-            reserved,
+            state: State::default(),
+            tasks: Vec::new(),
+            history: History::default(),
+            need: None,
+            pause: false,
+            reserved: IntrospectReserved::default(),
             resets,
             follow: Follow::default(),
             told: Budget::hourly(LINES),
-        })
+        }
     }
 
-    /// Tells the thread to remove its trap points and to exit.
-    pub fn end(mut self) -> Option<JoinHandle<()>> {
-        self.shared.lock().ended = true;
-        self.thread.take()
+    /// Takes in a report.
+    pub fn hear(&mut self, news: News) {
+        match news {
+            News::State(state) => self.state = state.bounded(),
+            News::Tasks { first, tasks } => {
+                if first {
+                    self.tasks.clear();
+                }
+                let room = MOST_TASKS.saturating_sub(self.tasks.len());
+                self.tasks.extend(tasks.into_iter().take(room));
+            }
+            News::Need { need, asked } => self.need = Some((need.into(), asked)),
+            News::Pause => self.pause = true,
+            News::Events { forgotten, events } => {
+                self.history.skip(forgotten);
+                events.into_iter().for_each(|event| self.history.push(event));
+            }
+        }
+    }
+
+    /// The introspector has ended, and with it every trap point; another one attaches again.
+    pub fn lost(&mut self, why: &str) {
+        self.state = State { problem: Some(why.to_owned()), ..State::default() };
+        self.tasks.clear();
+        self.pause = false;
     }
 
     pub fn is_alive(&self) -> bool {
-        self.process.is_running()
+        self.qemu.process.is_running()
     }
 
-    /// Whether the thread requests a short pause of the VM. Each request is returned once.
-    pub fn take_pause(&self) -> bool {
-        std::mem::take(&mut self.shared.lock().pause)
+    /// Whether a short pause of the VM is wanted. Each request is returned once.
+    pub fn take_pause(&mut self) -> bool {
+        std::mem::take(&mut self.pause)
     }
 
     /// What its tasks need, if that has changed. Each change is returned once.
-    pub fn take_need(&self) -> Option<Attempt<Need>> {
-        self.shared.lock().need.take()
+    pub fn take_need(&mut self) -> Option<Attempt<Need>> {
+        self.need.take()
     }
 
-    /// Whether it uses this backend; without a backend, any matches.
-    pub fn is_by(&self, backend: Option<IntrospectBackend>) -> bool {
-        backend.is_none_or(|asked| asked == self.choice.backend())
+    /// Whether `asked` is for what this session does; without a backend, any matches.
+    pub fn is_as(&self, asked: &IntrospectAttach) -> bool {
+        let backend = asked.backend.is_none_or(|backend| backend == self.choice.backend());
+        let same = IntrospectAttach { backend: self.asked.backend, ..asked.clone() };
+        backend && same == self.asked
+    }
+
+    /// Whether a reservation follows the tasks, and whether that may share its core.
+    pub fn sharing(&self) -> Option<Sharing> {
+        let reserve = self.asked.reserve.as_ref()?;
+        Some(if reserve.alone { Sharing::Alone } else { Sharing::Shared })
     }
 
     /// Why the VM must not migrate, if so.
@@ -113,70 +124,36 @@ impl Session {
         self.choice.holds()
     }
 
-    /// Updates the number of the VM's resets.
-    pub fn set_resets(&mut self, resets: u64) {
-        if std::mem::replace(&mut self.resets, resets) != resets {
-            let mut told = self.shared.lock();
-            (told.reset, told.was_reset) = (true, true);
-        }
+    /// Updates the number of the VM's resets; true if there was one.
+    pub fn set_resets(&mut self, resets: u64) -> bool {
+        std::mem::replace(&mut self.resets, resets) != resets
     }
 
     pub fn row(&self, vm: &str) -> IntrospectRow {
-        let told = self.shared.lock();
         let (backend, reason) = self.choice.name();
         IntrospectRow {
             vm: vm.to_owned(),
             backend: backend.to_owned(),
             reason: reason.to_owned(),
-            state: match told.attached {
+            state: match self.state.attached {
                 Some(_) => IntrospectState::Attached,
                 None => IntrospectState::Waiting,
             },
-            problem: told.problem.clone(),
-            guest: told.guest.clone(),
-            points: told.attached.unwrap_or(0),
-            events: told.history.count(),
-            dropped: told.dropped,
-            senseless: told.senseless,
-            reserved: self.rules.as_ref().map(|_| self.reserved.clone()),
-            tasks: told.tasks.clone(),
+            problem: self.state.problem.clone(),
+            guest: self.state.guest.clone(),
+            points: self.state.attached.unwrap_or(0),
+            events: self.history.count(),
+            dropped: self.state.dropped,
+            senseless: self.state.senseless,
+            reserved: self.asked.reserve.as_ref().map(|_| self.reserved.clone()),
+            tasks: self.tasks.clone(),
         }
     }
 
     /// The events from number `from` on.
     pub fn events(&self, from: Option<u64>) -> IntrospectEvents {
-        let told = self.shared.lock();
-        let part = told.history.part(from);
-        let value = |event| serde_json::to_value(event).unwrap_or_default();
-        let events = part.events.into_iter().map(value).collect();
+        let part = self.history.part(from);
+        let events = part.events.into_iter().cloned().collect();
         IntrospectEvents { events, next: part.next, forgotten: part.forgotten }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.shared.lock().ended = true;
-    }
-}
-
-fn run(target: &Target, shared: &Shared, rules: Option<&Rules>) {
-    let mut budget = Budget::hourly(LINES);
-    while !shared.lock().ended && target.process.is_running() {
-        shared.lock().reset = false;
-        let ended = watch(target, shared, rules);
-        let mut told = shared.lock();
-        told.attached = None;
-        told.tasks.clear();
-        // The tasks are unknown after a reset, so nothing is needed.
-        told.need = Some((Need::Nothing, None));
-        if let Err(error) = ended {
-            let text = format!("{error:#}");
-            if told.problem.as_ref() != Some(&text) && budget.take(monotonic()) {
-                tracing::info!("introspection of process {}: {text}", target.process.pid());
-            }
-            told.problem = Some(text);
-            drop(told);
-            std::thread::sleep(RETRY_INTERVAL);
-        }
     }
 }

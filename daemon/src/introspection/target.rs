@@ -15,14 +15,12 @@ use super::in_place::Prefixes;
 use super::known::Known;
 use crate::config::KvmChoice;
 
-/// What all sessions of this daemon share.
+/// What all sessions of an introspector share.
 #[derive(Clone)]
 pub struct Common {
     pub prefixes: Arc<Prefixes>,
     /// Kernels found by earlier attachments.
     pub known: Arc<Known>,
-    /// How guests under KVM are trapped when the user names no backend.
-    pub automatic: KvmChoice,
 }
 
 /// A VM to introspect, before any of its memory is read.
@@ -35,15 +33,15 @@ pub struct Target {
     pub every_system_call: bool,
     pub layout: RamLayout,
     pub bytes: u64,
-    pub common: Common,
 }
 
 impl Target {
-    /// Reads QEMU's command line; `asked` is the backend that the user requests.
+    /// From QEMU's command line; `asked` is the backend that the user requests, `automatic` how guests
+    /// under KVM are trapped without one.
     pub fn new(
         qemu: &Qemu,
         asked: Option<IntrospectBackend>,
-        common: &Common,
+        automatic: KvmChoice,
     ) -> Result<Self, NoBackend> {
         let line = &qemu.command_line;
         let offers = Offers {
@@ -51,7 +49,7 @@ impl Target {
             plugin: line.introspection_socket(),
             gdb: line.gdb.clone(),
         };
-        let configured = match common.automatic {
+        let configured = match automatic {
             KvmChoice::Off => None,
             KvmChoice::Prefix => Some(Trap::Prefix),
             KvmChoice::Port => Some(Trap::Port),
@@ -65,8 +63,8 @@ impl Target {
                 let next_step = "see docs/how-to/introspect.md";
                 NoBackend { problem: error.to_string(), next_step }
             })?;
-        let (process, common) = (qemu.process, common.clone());
-        Ok(Self { process, choice, image: None, every_system_call: false, layout, bytes, common })
+        let process = qemu.process;
+        Ok(Self { process, choice, image: None, every_system_call: false, layout, bytes })
     }
 
     /// The mappings of QEMU whose size equals the guest's memory, each with its address.

@@ -26,7 +26,7 @@ use super::need::{Need, Rules, need};
 use super::probe::{Found, another_runs, probe, surely_runs};
 use super::shared::Shared;
 use super::socket::Socket;
-use super::target::Target;
+use super::target::{Common, Target};
 
 /// Maximum time to set or remove trap points: running vCPUs reach a place where points can change
 /// within this time.
@@ -38,15 +38,20 @@ const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 ///
 /// # Errors
 /// When the guest has not booted yet, its kernel is unknown, or the connection is lost.
-pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<()> {
-    let Found { mut guest_os, memory, base, is_only, mut layout } = probe(target, shared)?;
+pub fn watch(
+    target: &Target,
+    common: &Common,
+    shared: &Shared,
+    rules: Option<&Rules>,
+) -> Result<()> {
+    let Found { mut guest_os, memory, base, is_only, mut layout } = probe(target, common, shared)?;
     if target.every_system_call {
         let needs_slot = matches!(target.choice, Choice::Kvm { .. });
         guest_os.every_system_call(needs_slot).map_err(anyhow::Error::msg)?;
     }
     shared.lock().guest = Some(guest_os.name());
     let dropped_before = shared.lock().dropped;
-    let (link, backend) = open(target, &memory, base, &*guest_os, &mut layout)?;
+    let (link, backend) = open(target, common, &memory, base, &*guest_os, &mut layout)?;
     let mut watch = Watch {
         link,
         backend,
@@ -77,7 +82,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
     let is_usual = is_only && !target.every_system_call;
     if is_usual && !shared.lock().reset && watch.backend.state() == State::Detached {
         let Watch { guest_os, .. } = watch;
-        target.common.known.keep(Kept { process: target.process, guest_os, base, layout });
+        common.known.keep(Kept { process: target.process, guest_os, base, layout });
     }
     Ok(())
 }
@@ -85,6 +90,7 @@ pub fn watch(target: &Target, shared: &Shared, rules: Option<&Rules>) -> Result<
 /// Opens a link to this VM for the chosen backend.
 fn open(
     target: &Target,
+    common: &Common,
     memory: &Ram<InProcess>,
     base: u64,
     guest_os: &dyn GuestOs,
@@ -103,7 +109,7 @@ fn open(
         }
         Choice::Kvm { trap, .. } => {
             let vm = Where { process: target.process, layout: target.layout.clone(), base };
-            let prefixes = Arc::clone(&target.common.prefixes);
+            let prefixes = Arc::clone(&common.prefixes);
             let (link, sites, ratio) =
                 kvm::Kvm::new(vm, memory, guest_os, layout, *trap, prefixes)?;
             Ok((Box::new(link), Box::new(Kvm::new(sites, ratio))))
