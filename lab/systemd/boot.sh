@@ -47,6 +47,9 @@ mkdir -p /run/lab /run/lock /var/lib/systemd /var/lib/timevisor
 mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
 mkdir /sys/fs/cgroup/systemd
 mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+# Reservations need this one, whose groups systemd leaves alone.
+mkdir /sys/fs/cgroup/cpuset
+mount -t cgroup -o cpuset cgroup /sys/fs/cgroup/cpuset || rmdir /sys/fs/cgroup/cpuset
 cp -r "$folder"/units/. /etc/systemd/system/
 if [[ -d $folder/state ]]; then
     mount --bind "$folder/state" /var/lib/timevisor

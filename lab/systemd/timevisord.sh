@@ -13,6 +13,8 @@ mkdir -p /run/systemd/system
     echo "[Service]"
     sed -n '/^\[Service\]/,/^\[Install\]/p' "$root/packaging/timevisord.service" |
         grep -E '^[A-Z]' | grep -vE '^(Exec|Restart|RuntimeDirectory|StateDirectory)'
+    # A drop-in of the package, if the test is about one.
+    [[ -z ${LAB_DROP_IN:-} ]] || grep -E '^[A-Z]' "$LAB_DROP_IN"
     # The test's folders, and this workspace where ProtectHome= would hide it.
     echo "ReadWritePaths=/run/lab $LAB_FOLDER"
     echo "BindReadOnlyPaths=$root"

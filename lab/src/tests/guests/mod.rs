@@ -21,7 +21,7 @@ pub(crate) mod shipped_unit;
 pub(crate) mod strangers;
 pub(crate) mod systemd;
 
-use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Processors, Root};
+use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Plugin, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// A UTC guest and a TAI guest, on two kernels.
@@ -282,6 +282,22 @@ const TESTS: &[Test] = &[
         ],
         seconds: 200,
         run: shipped_unit::shipped_unit,
+    },
+    Test {
+        name: "shipped-drop-in",
+        about: "reserve-again and introspect-daemon with timevisord under the shipped unit and packaging/reservations.conf",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Plugin,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("systemd"),
+        ],
+        seconds: 120,
+        run: shipped_unit::shipped_drop_in,
     },
     Test {
         name: "leap-inserted",

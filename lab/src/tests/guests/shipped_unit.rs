@@ -16,6 +16,8 @@ use crate::scenario::Context;
 
 /// Each of these starts its timevisord under the unit.
 const TESTS: &[&str] = &["owners", "reboot", "memory-hotplug", "fault-qemu", "attack"];
+/// Each of these starts it under the unit and packaging/reservations.conf.
+const WITH_DROP_IN: &[&str] = &["reserve-again", "introspect-daemon"];
 /// `systemd-analyze security` says at most this, in tenths: 0 is best, 100 is worst.
 const EXPOSURES: &[(&str, u32)] = &[("timevisord", 35), ("timevisor-guest", 30)];
 
@@ -29,6 +31,18 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
         ensure!(said.contains("Overall exposure"), "{said}");
         ctx.log(said.lines().last().unwrap_or_default());
     }
+    under(ctx, TESTS, None)?;
+    Ok(format!("{} under the unit's restrictions; exposures at most 3.5 and 3.0", TESTS.join(", ")))
+}
+
+pub(crate) fn shipped_drop_in(ctx: &Context) -> anyhow::Result<String> {
+    under(ctx, WITH_DROP_IN, Some("packaging/reservations.conf"))?;
+    Ok(format!("{} under the unit with reservations.conf", WITH_DROP_IN.join(", ")))
+}
+
+/// Runs these tests, whose timevisord is started under the unit, in a systemd of their own.
+fn under(ctx: &Context, tests: &[&str], drop_in: Option<&str>) -> anyhow::Result<()> {
+    let root = programs::workspace()?;
     let folder = ctx.path("under-unit");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
@@ -48,7 +62,10 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
         lab.display(),
         folder.display()
     )?;
-    for test in TESTS {
+    if let Some(drop_in) = drop_in {
+        writeln!(unit, "Environment=LAB_DROP_IN={}", root.join(drop_in).display())?;
+    }
+    for test in tests {
         fs::create_dir_all(folder.join(test))?;
         let dir = folder.display();
         writeln!(unit, "ExecStart=-{} --dir {dir} test-one {test}", program.display())?;
@@ -56,7 +73,7 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
     writeln!(unit, "ExecStopPost=systemctl exit")?;
     writeln!(unit, "StandardOutput=append:{0}\nStandardError=append:{0}", log.display())?;
     boot(&folder, &[("lab.service", &unit)])?;
-    for test in TESTS {
+    for test in tests {
         let Outcome { verdict, text } = verdict(&folder, test)?;
         ctx.log(&format!("{test}: {} {text}", verdict.word()));
         match verdict {
@@ -67,7 +84,7 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
             Verdict::Failed => bail!("{test} under the unit: {text}"),
         }
     }
-    Ok(format!("{} under the unit's restrictions; exposures at most 3.5 and 3.0", TESTS.join(", ")))
+    Ok(())
 }
 
 /// Boots a systemd with these units, and waits until it ends.
