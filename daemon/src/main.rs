@@ -15,6 +15,7 @@
 //! | `control.rs` | the control socket |
 //! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
+//! | `panics.rs` | which panics end the daemon |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
 //! It only wires components together: crates/host-clock decides what to publish and when, and the
@@ -32,6 +33,7 @@ mod introspection;
 mod leap;
 mod listening;
 mod notices;
+mod panics;
 mod references;
 mod report;
 mod reservations;
@@ -78,6 +80,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    panics::abort_unless_contained();
     let arguments = Arguments::parse();
     start_log(arguments.verbose);
     match run(&arguments) {

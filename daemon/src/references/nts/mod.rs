@@ -4,7 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `mod.rs` | when keys are fetched, and what `timevisor status` says about them |
-//! | `connection.rs` | one key establishment over TCP, in a separate thread |
+//! | `connection.rs` | one key establishment over TCP, in separate threads |
 //!
 //! crates/protocols implements the whole protocol. Keys and cookies are kept only in memory and are
 //! never logged.
