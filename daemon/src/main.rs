@@ -16,6 +16,7 @@
 //! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
 //! | `panics.rs` | which panics end the daemon |
+//! | `parser.rs` | threads without rights, in which foreign bytes are parsed |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
 //! It only wires components together: crates/host-clock decides what to publish and when, and the
@@ -34,6 +35,7 @@ mod leap;
 mod listening;
 mod notices;
 mod panics;
+mod parser;
 mod references;
 mod report;
 mod reservations;
