@@ -13,9 +13,9 @@ mkdir -p /run/systemd/system
     echo "[Service]"
     sed -n '/^\[Service\]/,/^\[Install\]/p' "$root/packaging/timevisord.service" |
         grep -E '^[A-Z]' | grep -vE '^(Exec|Restart|RuntimeDirectory|StateDirectory)'
-    # The test's folders, and this workspace where ProtectHome= would hide it.
+    # The test's folders, and this workspace where ProtectHome= or PrivateTmp= would hide it.
     echo "ReadWritePaths=/run/lab $LAB_FOLDER"
-    echo "BindReadOnlyPaths=$root"
+    echo "BindReadOnlyPaths=$root $(dirname "$1")"
     echo "BindPaths=$LAB_FOLDER"
     echo "ExecStart=$*"
     echo "StandardOutput=append:$log"

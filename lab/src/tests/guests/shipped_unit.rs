@@ -43,6 +43,9 @@ pub(crate) fn shipped_unit(ctx: &Context) -> anyhow::Result<String> {
     let (lab, log) = (root.join("lab/systemd"), folder.join("output.log"));
     let path = std::env::var("PATH")?;
     writeln!(unit, "Environment=TIMEVISOR_LAB_OWNER=1 TMPDIR=/run/lab ATTACK_S=20 PATH={path}")?;
+    if let Ok(target) = std::env::var("CARGO_TARGET_DIR") {
+        writeln!(unit, "Environment=CARGO_TARGET_DIR={target}")?;
+    }
     writeln!(
         unit,
         "Environment=LAB_DAEMON={}/timevisord.sh LAB_FOLDER={}",
