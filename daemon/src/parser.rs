@@ -24,7 +24,7 @@ use crate::panics;
 /// This many threads of one owner may exist: those that hang, and one that works.
 const MOST_THREADS: usize = 4;
 /// A thread is there and confined after this time, or never.
-const START: StdDuration = StdDuration::from_secs(5);
+const START: StdDuration = StdDuration::from_secs(1);
 /// Lines about lost bytes, an hour: a stranger must not fill the log.
 const LINES: usize = 20;
 
