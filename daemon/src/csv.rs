@@ -26,6 +26,7 @@ use timevisor_time::{Duration, Instant, NANOS_PER_SEC, Tai, Utc};
 
 use crate::clock::HostClock;
 use crate::config::{Config, ReferenceConfig};
+use crate::parser::Parser;
 use crate::references::{Reference, Surroundings};
 
 /// One line per second.
@@ -54,6 +55,7 @@ pub fn run(config: &Config, out: &mut impl Write) -> Result<()> {
 }
 
 struct Client {
+    parser: Parser,
     clock: HostClock,
     references: Vec<Reference>,
     next_line: Duration,
@@ -69,7 +71,7 @@ impl Client {
             .iter()
             .map(|reference| Reference::new(&resolved(reference)?, now + SETTLE))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { clock, references, next_line: now })
+        Ok(Self { clock, references, next_line: now, parser: Parser::without_thread() })
     }
 
     /// Sleeps until a reference's socket is readable or something is due; returns the references
@@ -99,7 +101,7 @@ impl Client {
 
     fn take_answers(&mut self, ready: &[usize]) {
         for &index in ready {
-            let around = surroundings(&self.clock);
+            let around = surroundings(&self.clock, &self.parser);
             let exchanges = self.references[index].on_ready(monotonic(), &around);
             for exchange in &exchanges {
                 self.clock.observe(index, exchange);
@@ -114,7 +116,8 @@ impl Client {
         for (index, reference) in self.references.iter_mut().enumerate() {
             let now = monotonic();
             if now >= reference.poll_at()
-                && let Some(exchange) = reference.on_timer(now, &surroundings(&self.clock))
+                && let Some(exchange) =
+                    reference.on_timer(now, &surroundings(&self.clock, &self.parser))
             {
                 self.clock.observe(index, &exchange);
             }
@@ -201,7 +204,7 @@ fn literal(name: &str) -> Result<String> {
     Ok(found.next().with_context(|| format!("{name} has no address"))?.to_string())
 }
 
-fn surroundings(clock: &HostClock) -> Surroundings<'_> {
+fn surroundings<'a>(clock: &'a HostClock, parser: &'a Parser) -> Surroundings<'a> {
     Surroundings {
         counter: &clock.counter,
         calibration: (clock.calibration.period, clock.calibration.error),
@@ -210,6 +213,7 @@ fn surroundings(clock: &HostClock) -> Surroundings<'_> {
         sockets: Sockets::Plain,
         taken: &[],
         own_server: clock.own_server(),
+        parser,
     }
 }
 

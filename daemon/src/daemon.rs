@@ -31,6 +31,7 @@ use crate::control::Control;
 use crate::discipline::Discipline;
 use crate::introspection::Introspection;
 use crate::notices::Notices;
+use crate::parser::Parser;
 use crate::references::{Need, Reference, Surroundings};
 use crate::report;
 use crate::reservations::Reservations;
@@ -56,6 +57,8 @@ enum Token {
 const NETWORK_SETTLES: Duration = Duration::from_millis(500);
 /// Open files that this daemon may have at most: thousands of clients and VMs need fewer.
 const MOST_DESCRIPTORS: u64 = 65_536;
+/// An answer of a server that is not parsed by then counts as lost.
+const PARSER_PATIENCE: std::time::Duration = std::time::Duration::from_millis(50);
 /// How often the references' states are compared with what was logged.
 const LOG_REFERENCES: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,8 @@ pub struct Daemon {
     load: Load,
     clock: HostClock,
     references: Vec<Reference>,
+    /// Where their answers are parsed.
+    parser: Parser,
     /// What the log says of each reference.
     told_references: Vec<StateLog>,
     tell_references_at: Duration,
@@ -138,6 +143,7 @@ impl Daemon {
             clock,
             told_references: vec![StateLog::default(); references.len()],
             references,
+            parser: Parser::new("parse-ntp", PARSER_PATIENCE),
             tell_references_at: now,
             witnesses: Vec::new(),
             routes,
@@ -274,7 +280,7 @@ impl Daemon {
     }
 
     fn reference_ready(&mut self, index: usize) {
-        let around = surroundings(&self.clock, &[]);
+        let around = surroundings(&self.clock, &[], &self.parser);
         let now = monotonic();
         let exchanges = self.references[index].on_ready(now, &around);
         // Replies to requests from before a disruption are void.
@@ -315,7 +321,7 @@ impl Daemon {
                 continue;
             }
             let taken = self.taken_by_others(index);
-            let around = surroundings(&self.clock, &taken);
+            let around = surroundings(&self.clock, &taken, &self.parser);
             if let Some(exchange) = self.references[index].on_timer(now, &around) {
                 self.clock.observe(index, &exchange);
                 self.timelines.observe(index, &exchange);
@@ -553,7 +559,11 @@ impl Daemon {
     }
 }
 
-fn surroundings<'a>(clock: &'a HostClock, taken: &'a [SocketAddr]) -> Surroundings<'a> {
+fn surroundings<'a>(
+    clock: &'a HostClock,
+    taken: &'a [SocketAddr],
+    parser: &'a Parser,
+) -> Surroundings<'a> {
     let calibration = (clock.calibration.period, clock.calibration.error);
     Surroundings {
         counter: &clock.counter,
@@ -563,6 +573,7 @@ fn surroundings<'a>(clock: &'a HostClock, taken: &'a [SocketAddr]) -> Surroundin
         sockets: Sockets::Stamped,
         taken,
         own_server: clock.own_server(),
+        parser,
     }
 }
 

@@ -15,6 +15,8 @@
 //! | `control.rs` | the control socket |
 //! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
+//! | `panics.rs` | which panics end the daemon |
+//! | `parser.rs` | threads without rights, in which foreign bytes are parsed |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
 //!
 //! It only wires components together: crates/host-clock decides what to publish and when, and the
@@ -34,6 +36,8 @@ mod listening;
 #[cfg(test)]
 mod mutation;
 mod notices;
+mod panics;
+mod parser;
 mod references;
 mod report;
 mod reservations;
@@ -83,6 +87,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    panics::abort_unless_contained();
     let arguments = Arguments::parse();
     start_log(arguments.verbose);
     match run(&arguments) {

@@ -35,8 +35,23 @@ if [[ -e $folder/cache ]]; then
     mount --bind "$cache" "$cache"
 fi
 mount -o remount,bind,ro /
+# A workspace may lie in a folder that is emptied now.
+root=$(cd "$here/../.." && pwd)
+kept=("$root" "$(readlink -f "${CARGO_TARGET_DIR:-$root/target}")" ${cache:+"$cache"} "$folder")
+descriptors=()
+for kept_folder in "${kept[@]}"; do
+    exec {descriptor}< "$kept_folder"
+    descriptors+=("$descriptor")
+done
 for writable in /run /tmp /var/tmp /var/log /var/lib /etc/systemd/system; do
     mount -t tmpfs -o mode=755 tmpfs "$writable"
+done
+for index in "${!kept[@]}"; do
+    if [[ ! -e ${kept[index]} || ${kept[index]} == /tmp/* || ${kept[index]} == /var/tmp/* ]]; then
+        mkdir -p "${kept[index]}"
+        mount --no-canonicalize --bind "/proc/self/fd/${descriptors[index]}" "${kept[index]}"
+    fi
+    exec {descriptors[index]}<&-
 done
 chmod 1777 /tmp /var/tmp
 if touch /.timevisor-lab 2> /dev/null; then

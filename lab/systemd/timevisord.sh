@@ -15,9 +15,9 @@ mkdir -p /run/systemd/system
         grep -E '^[A-Z]' | grep -vE '^(Exec|Restart|RuntimeDirectory|StateDirectory)'
     # A drop-in of the package, if the test is about one.
     [[ -z ${LAB_DROP_IN:-} ]] || grep -E '^[A-Z]' "$LAB_DROP_IN"
-    # The test's folders, and this workspace where ProtectHome= would hide it.
+    # The test's folders, and this workspace where ProtectHome= or PrivateTmp= would hide it.
     echo "ReadWritePaths=/run/lab $LAB_FOLDER"
-    echo "BindReadOnlyPaths=$root"
+    echo "BindReadOnlyPaths=$root $(dirname "$1")"
     echo "BindPaths=$LAB_FOLDER"
     echo "ExecStart=$*"
     echo "StandardOutput=append:$log"

@@ -61,6 +61,7 @@ use timevisor_time::{Duration, Interval, Period, RateError};
 use crate::clock::KnownTime;
 use crate::config::{ReferenceConfig, ServerConfig, span};
 use crate::leap::Leap;
+use crate::parser::Parser;
 use crate::references::sampled::Sampled;
 
 /// What a reference needs from the host to act.
@@ -79,6 +80,8 @@ pub struct Surroundings<'a> {
     pub taken: &'a [SocketAddr],
     /// This daemon's own NTP server, which no reference may follow.
     pub own_server: &'a ServerConfig,
+    /// Where servers' answers are parsed.
+    pub parser: &'a Parser,
 }
 
 impl Surroundings<'_> {

@@ -1,5 +1,6 @@
 //! One NTP server: crates/protocols has the packet format and the state machine, crates/linux the
-//! socket; this file adds the time stamps.
+//! socket; this file adds the time stamps. Answers are parsed, and authenticated, in a thread without
+//! rights (`parser.rs` of the daemon).
 //!
 //! Ta is read before the packet is sent and Tf after it has been received, so the bounds hold
 //! whatever the kernel does. Where the kernel time-stamps packets, its stamps move Ta later and Tf
@@ -13,11 +14,10 @@ use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::{Bracket, bracket};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
-use timevisor_linux::udp::Received;
 use timevisor_protocols::control::{NtpData, Reference as Report};
 use timevisor_protocols::ntp::{
-    Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Port, Response, Source, Status,
-    Step, refid,
+    Answer, Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Port, RejectReason,
+    Response, Source, Status, Step, refid,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
@@ -26,6 +26,7 @@ use super::path::{Opened, Path};
 use super::sources::Sources;
 use super::{Details, Surroundings, Upstream, random};
 use crate::config::{Operator, ReferenceConfig, ServerConfig};
+use crate::parser::Parser;
 
 /// A request that the kernel refused to send is tried again after this time.
 const UNSENT: Duration = Duration::from_secs(2);
@@ -38,6 +39,15 @@ const BRACKET_TRIES: usize = 3;
 struct Sent {
     ta: u64,
     before: Bracket,
+    stamp: Option<Instant<Utc>>,
+}
+
+/// Our clocks when a datagram had arrived: the counter, a bracket, and the kernel's time stamp if there
+/// is one.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    tf: u64,
+    after: Bracket,
     stamp: Option<Instant<Utc>>,
 }
 
@@ -300,8 +310,11 @@ impl Ntp {
                 Ok(Some(received)) if received.stranger => self.client.on_stranger(now),
                 Ok(Some(received)) => {
                     let tf = around.counter.read_ordered();
+                    // Before the answer is parsed, which takes longer.
+                    let after = bracket(around.counter, BRACKET_TRIES);
+                    let arrival = Arrival { tf, after, stamp: received.stamp };
                     let bytes = &buffer[..received.len.min(buffer.len())];
-                    exchanges.extend(self.on_datagram(now, bytes, &received, tf, around));
+                    exchanges.extend(self.on_datagram(now, bytes, arrival, around));
                 }
                 Ok(None) => break,
                 // "Connection refused" and similar errors: the request is lost, and the state
@@ -319,25 +332,17 @@ impl Ntp {
         &mut self,
         now: Duration,
         bytes: &[u8],
-        received: &Received,
-        tf: u64,
+        arrival: Arrival,
         around: &Surroundings<'_>,
     ) -> Option<Exchange> {
-        let opened;
-        let bytes = match &mut self.nts {
-            None => bytes,
-            Some(nts) => {
-                opened = nts.open(bytes)?;
-                &opened[..]
-            }
-        };
-        let mut stamped = [false, received.stamp.is_some()];
+        let answer = self.parse(bytes, around.parser)?;
+        let mut stamped = [false, arrival.stamp.is_some()];
         let stamps = |sent: Sent| {
             stamped[0] = sent.stamp.is_some();
-            narrowed(&sent, received, tf, around)
+            narrowed(&sent, &arrival, around)
         };
         // Neither CLOCK_REALTIME nor another reference may move a server's time by 136 years.
-        let outcome = self.client.on_datagram(now, bytes, ERA_PIVOT, stamps);
+        let outcome = self.client.on_answer(now, answer, ERA_PIVOT, stamps);
         if matches!(outcome, Outcome::Exchange(_) | Outcome::Kept { .. }) {
             self.path.answered();
         }
@@ -354,6 +359,22 @@ impl Ntp {
                 None
             }
         }
+    }
+
+    /// What a datagram says, authenticated if there are keys. `None` if it says nothing that the state
+    /// machine should know.
+    fn parse(&mut self, bytes: &[u8], parser: &Parser) -> Option<Result<Answer, RejectReason>> {
+        let bytes = bytes.to_vec();
+        let Some(nts) = &mut self.nts else {
+            return parser.run(move || Answer::parse(&bytes)).ok();
+        };
+        let opening = nts.opening();
+        let opened = parser.run(move || {
+            let opened = opening.open(&bytes)?;
+            let answer = Answer::parse(&opened.plain);
+            Ok((opened, answer))
+        });
+        nts.opened(opened.ok()?)
     }
 
     /// Converts the exchange to TAI for the estimate; returns `None` while TAI - UTC is not known.
@@ -492,17 +513,17 @@ impl Ntp {
 }
 
 /// Computes Ta and Tf, and narrows them by the kernel's time stamps where these exist.
-fn narrowed(sent: &Sent, received: &Received, tf: u64, around: &Surroundings<'_>) -> (u64, u64) {
-    if sent.stamp.is_none() && received.stamp.is_none() {
+fn narrowed(sent: &Sent, arrival: &Arrival, around: &Surroundings<'_>) -> (u64, u64) {
+    let Arrival { tf, after, stamp } = *arrival;
+    if sent.stamp.is_none() && stamp.is_none() {
         return (sent.ta, tf);
     }
-    let after = bracket(around.counter, BRACKET_TRIES);
     let (period, error) = around.calibration;
     let Some(map) = StampMap::new(sent.before, after, period, KERNEL_SLEW_LIMIT.plus(error)) else {
         return (sent.ta, tf);
     };
     let send = sent.stamp.and_then(|stamp| map.send_bound(stamp)).unwrap_or(sent.ta);
-    let receive = received.stamp.and_then(|stamp| map.receive_bound(stamp)).unwrap_or(tf);
+    let receive = stamp.and_then(|stamp| map.receive_bound(stamp)).unwrap_or(tf);
     let (ta, earlier) = (sent.ta.max(send), tf.min(receive));
     if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
 }

@@ -65,6 +65,7 @@ impl Played {
             sockets: Sockets::Stamped,
             taken: &[],
             own_server: &ServerConfig::default(),
+            parser: &crate::parser::Parser::without_thread(),
         };
         self.now += Duration::from_secs(1);
         // Between readings that are closer than 20 ms no rate is seen.

@@ -1,14 +1,19 @@
 //! Looks up a name in a thread, because getaddrinfo(3) waits many seconds for an unresponsive name
 //! server, which must not block the daemon.
+//!
+//! The thread has no rights: the C library parses there what a name server says, or anybody in its
+//! name.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use timevisor_linux::confine::{Permitted, confine_thread};
 use timevisor_time::Duration;
 
 use super::background::Background;
 use crate::config::ServerAddress;
+use crate::panics;
 
 /// How often the daemon checks whether the resolver has answered.
 pub const LOOK: Duration = Duration::from_millis(50);
@@ -28,7 +33,7 @@ pub struct Resolver {
 
 impl Resolver {
     pub fn new(target: ServerAddress) -> Self {
-        Self::with(target, Arc::new(look_up))
+        Self::with(target, Arc::new(look_up_without_rights))
     }
 
     /// Looks the name up in another way than by the C library.
@@ -62,6 +67,34 @@ impl Resolver {
         let died = |_| Err(anyhow!("the resolver's thread ended without an answer"));
         Some(self.work.answer()?.unwrap_or_else(died))
     }
+}
+
+/// Looks the name of an NTS server up in a thread of its own, and waits for it.
+///
+/// # Errors
+/// When the name cannot be resolved.
+pub fn look_up_host(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let resolve = move || {
+        panics::contain();
+        confine_thread(Permitted::NameResolution).context("nothing is looked up")?;
+        let found = (host, port)
+            .to_socket_addrs()
+            .with_context(|| format!("cannot resolve {host}; check the name and DNS"))?;
+        Ok(found.collect())
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("resolver".to_owned());
+        let running = thread.spawn_scoped(scope, resolve);
+        let running = running.context("cannot start the resolver's thread")?;
+        running.join().unwrap_or_else(|_| Err(anyhow!("the resolver's thread ended early")))
+    })
+}
+
+/// Confines the calling thread for good, which is made for this look-up.
+fn look_up_without_rights(target: &ServerAddress) -> Result<Vec<SocketAddr>> {
+    panics::contain();
+    confine_thread(Permitted::NameResolution).context("nothing is looked up")?;
+    look_up(target)
 }
 
 fn look_up(target: &ServerAddress) -> Result<Vec<SocketAddr>> {
@@ -154,6 +187,19 @@ mod tests {
         assert!(!resolver.is_running());
         resolver.ask(at(1011), PAUSE).unwrap();
         assert!(resolver.is_running());
+    }
+
+    #[test]
+    fn a_name_is_looked_up_without_rights() {
+        let mut resolver = Resolver::new("localhost:124".parse().unwrap());
+        resolver.ask(at(0), PAUSE).unwrap();
+        let found = eventually(|| resolver.answer()).unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 124));
+        assert_eq!(look_up_host("127.0.0.1", 9).unwrap(), ["127.0.0.1:9".parse().unwrap()]);
+        let error = format!("{:#}", look_up_host("name.invalid", 9).unwrap_err());
+        assert!(error.contains("cannot resolve name.invalid"), "{error}");
+        // This thread has what it had.
+        assert!(std::net::UdpSocket::bind("127.0.0.1:0").is_ok());
     }
 
     #[test]

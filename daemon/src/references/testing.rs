@@ -16,6 +16,7 @@ use super::tally::Tally;
 use super::{Driver, Reference, Surroundings};
 use crate::config::{ClockConfig, ServerConfig};
 use crate::leap::Leap;
+use crate::parser::Parser;
 
 /// Longer than any test takes; what is awaited comes within microseconds.
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
@@ -28,6 +29,7 @@ pub struct Host {
     leap: Leap,
     counter: HostCounter,
     own_server: ServerConfig,
+    parser: Parser,
 }
 
 impl Host {
@@ -36,6 +38,7 @@ impl Host {
             leap: Leap::load(&ClockConfig { tai_offset: Some(37), ..ClockConfig::default() }),
             counter: HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL),
             own_server: ServerConfig::default(),
+            parser: Parser::new("parse-ntp", LONG),
         }
     }
 
@@ -48,6 +51,7 @@ impl Host {
             sockets: Sockets::Stamped,
             taken: &[],
             own_server: &self.own_server,
+            parser: &self.parser,
         }
     }
 }

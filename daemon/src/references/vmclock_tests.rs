@@ -55,6 +55,7 @@ fn sample(source: &mut VmclockSource, page: &Page) -> Result<Exchange, Refused> 
         sockets: Sockets::Stamped,
         taken: &[],
         own_server: &ServerConfig::default(),
+        parser: &crate::parser::Parser::without_thread(),
     };
     source.read(page, &around)
 }

@@ -5,16 +5,16 @@
 //! | this one | starts the thread, exchanges data with the daemon |
 //! | `serving.rs` | the thread: sockets, the page, time stamps |
 //! | `clients.rs` | the list of clients, which the thread makes when one is asked for |
-//! | `nts/` | the thread that gives clients keys, so that they can authenticate the time (NTS) |
+//! | `nts/` | the threads that give clients keys, so that they can authenticate the time (NTS) |
 //!
 //! The server runs in its own thread and reads the published page like any other program, so that a
 //! flood of requests cannot delay a measurement. Facts that the page lacks (stratum, reference id,
 //! the next leap second) arrive over a channel on which the daemon never waits.
 //!
-//! The thread has nothing but its sockets: another user, no capabilities, a filter of system calls.
+//! Threads that hear clients have nothing but their sockets: another user, no capabilities, a filter of
+//! system calls.
 //!
-//! Limitations: the thread for keys (NTS) keeps root's rights, because it reads the certificate's key
-//! again; only NTP's client/server mode is served.
+//! Limitations: only NTP's client/server mode is served.
 
 mod clients;
 mod nts;
@@ -28,7 +28,7 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow};
 use timevisor_clock_page::Counter;
-use timevisor_linux::confine;
+use timevisor_linux::confine::{Permitted, confine_thread};
 use timevisor_linux::counter::Calibration;
 use timevisor_linux::udp_server::UdpServer;
 use timevisor_protocols::control::{Clients, ServerSummary};
@@ -106,7 +106,7 @@ impl Server {
         let list = Arc::clone(&clients);
         std::thread::Builder::new()
             .name("ntp-server".to_owned())
-            .spawn(move || match confine::confine_thread_to_its_sockets() {
+            .spawn(move || match confine_thread(Permitted::ItsSockets) {
                 Ok(()) => serving.run(&told, &shared, &list),
                 Err(error) => {
                     let error = anyhow::Error::new(error);

@@ -1,5 +1,6 @@
 //! The channel's connections: the host's socket, VMs' ports, vsock. This file moves bytes between
-//! them and their state machines, and identifies the peer by the socket alone.
+//! them and their state machines, and identifies the peer by the socket alone. What peers send is
+//! parsed in a thread without rights (`parser.rs` of the daemon).
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -12,13 +13,14 @@ use timevisor_linux::clock::monotonic;
 use timevisor_linux::vsock::{VsockListener, VsockStream};
 use timevisor_linux::{descriptors, peer};
 use timevisor_protocols::channel::{
-    Event, Over, Request, Response, ServerAction, ServerConfig, ServerSession, VSOCK_PORT,
+    Arrived, Event, Over, Request, Response, ServerAction, ServerConfig, ServerSession, VSOCK_PORT,
 };
 use timevisor_time::Duration;
 use timevisor_timelines::{Owner, Tenant};
 
 use crate::announce::{Budget, PerUser};
 use crate::listening::{Listening, Pause};
+use crate::parser::Parser;
 
 /// Maximum number of simultaneous connections from the host.
 const MAX_HOST_CONNECTIONS: usize = 2048;
@@ -34,6 +36,9 @@ const MAX_PER_VM: usize = 16;
 /// Maximum number of bytes read at once, some 30 requests; a peer that sends more has to wait its
 /// turn.
 const READ_SIZE: usize = 4 << 10;
+
+/// After this time a parser hangs. Less would take a busy machine for that, and end sessions.
+const PARSER_PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Identifies a connection; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -85,6 +90,7 @@ pub struct Connections {
     open: Vec<Connection>,
     next: u64,
     next_session: u64,
+    parser: Parser,
 }
 
 impl Connections {
@@ -109,6 +115,7 @@ impl Connections {
             open: Vec::new(),
             next: 1,
             next_session,
+            parser: Parser::new("parse-channel", PARSER_PATIENCE),
         })
     }
 
@@ -260,7 +267,12 @@ impl Connections {
                     *next_session += 1;
                     std::num::NonZeroU64::MIN.saturating_add(*next_session)
                 };
-                for action in connection.session.on_bytes(now, &buffer[..count], &mut fresh) {
+                let session = &mut connection.session;
+                let actions = match parse(&self.parser, session, &buffer[..count]) {
+                    Some(arrived) => session.on_arrived(now, arrived, &mut fresh),
+                    None => vec![ServerAction::Close(Over::Unparsed)],
+                };
+                for action in actions {
                     match action {
                         ServerAction::Began { session, client } => {
                             tracing::debug!("{}: session {session} of {client}", connection.tenant);
@@ -364,6 +376,14 @@ impl Connections {
         ended.extend(dead.into_iter().filter_map(|id| self.close(id)));
         ended
     }
+}
+
+/// What a connection's next bytes say. `None` if they, and so the place in the stream, are lost.
+fn parse(parser: &Parser, session: &mut ServerSession, bytes: &[u8]) -> Option<Arrived> {
+    let (mut reader, bytes) = (session.take_reader(), bytes.to_vec());
+    let (arrived, reader) = parser.run(move || (reader.read(&bytes), reader)).ok()?;
+    session.put_reader(reader);
+    Some(arrived)
 }
 
 /// Whether user `uid`, with `own` of `all` connections from the host, may have one more.

@@ -12,6 +12,7 @@
 //! | [`confidence`] | the meaning of one sigma: probabilities of errors |
 //! | [`check`] | checks on requests that their types cannot express |
 //! | [`frame`], [`reader`] | frames, and a search for them in a stream that may have lost bytes |
+//! | [`incoming`] | the requests in a server's stream |
 //! | [`server`] | the server's end of one connection |
 //! | [`client`] | the client's end of one connection |
 //! | [`relay`] | `timevisor-guest`: many applications' connections, one to the host |
@@ -29,6 +30,7 @@ pub mod client;
 pub mod confidence;
 mod crc;
 pub mod frame;
+pub mod incoming;
 pub mod message;
 mod outbox;
 pub mod reader;
@@ -38,6 +40,7 @@ pub mod server;
 pub use check::{InvalidRequest, is_name};
 pub use client::{ClientAction, ClientConfig, ClientSession, RequestError};
 pub use frame::{EncodeError, Frame, FrameHeader, Kind};
+pub use incoming::{Arrived, Incoming, RequestReader};
 pub use message::{
     Achieved, Bind, Binding, Bound, Confidence, Epoch, Event, Hello, HostPage, InvalidRequirement,
     Limits, Place, Problem, ProblemCode, Request, Requirement, Response, TimelineRow, Update,

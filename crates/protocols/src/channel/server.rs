@@ -17,11 +17,11 @@ use timevisor_time::Duration;
 
 use super::bucket::{Bucket, interval};
 use super::frame::{Frame, FrameHeader, Kind};
+use super::incoming::{Arrived, Incoming, RequestReader};
 use super::message::{
     Event, Hello, HostPage, Limits, Problem, ProblemCode, Request, Response, Welcome,
 };
 use super::outbox::{MAX_UNSENT, Outbox};
-use super::reader::{Direction, FrameReader, Received};
 use super::{VERSION, problem};
 
 /// After this many bytes without a frame, the connection is given up.
@@ -85,6 +85,9 @@ pub enum Over {
     /// The peer does not read.
     #[error("{MAX_UNSENT} bytes were not read by the peer; read responses and events as they come")]
     Unread,
+    /// The peer's bytes were lost with the reader that parsed them ([`ServerSession::take_reader`]).
+    #[error("its bytes could not be parsed, which is a bug; please report it")]
+    Unparsed,
 }
 
 /// Counts of errors.
@@ -113,7 +116,7 @@ struct Session {
 pub struct ServerSession {
     config: ServerConfig,
     lease: Option<Duration>,
-    reader: FrameReader,
+    reader: RequestReader,
     outbox: Outbox,
     bucket: Bucket,
     /// The peer was told that it exceeds the rate, and no request was admitted since.
@@ -131,7 +134,7 @@ impl ServerSession {
         Self {
             lease: config.limits.lease_ms.map(duration_from_ms),
             config,
-            reader: FrameReader::new(Direction::ToServer),
+            reader: RequestReader::default(),
             outbox: Outbox::default(),
             bucket: Bucket::new(interval(rate), rate.max(1).saturating_mul(2)),
             told: false,
@@ -141,29 +144,57 @@ impl ServerSession {
         }
     }
 
-    /// Reads bytes that arrived at `now`. `new_session` returns a number for each session that
-    /// begins: one that neither this server nor the one before has used.
+    /// Reads bytes that arrived at `now`: [`Self::on_arrived`] for a caller that parses where it keeps
+    /// its state.
     pub fn on_bytes(
         &mut self,
         now: Duration,
         bytes: &[u8],
         new_session: &mut dyn FnMut() -> NonZeroU64,
     ) -> Vec<ServerAction> {
+        if self.over.is_some() {
+            return Vec::new();
+        }
+        let arrived = self.reader.read(bytes);
+        self.on_arrived(now, arrived, new_session)
+    }
+
+    /// Takes the reader out, to parse the stream's next bytes elsewhere. Put it back before anything
+    /// else is read; a stream whose reader is lost must end, or begin again.
+    pub fn take_reader(&mut self) -> RequestReader {
+        std::mem::take(&mut self.reader)
+    }
+
+    /// Puts the reader back.
+    pub fn put_reader(&mut self, reader: RequestReader) {
+        self.reader = reader;
+    }
+
+    /// Heeds what arrived at `now`. `new_session` returns a number for each session that begins: one
+    /// that neither this server nor the one before has used.
+    pub fn on_arrived(
+        &mut self,
+        now: Duration,
+        arrived: Arrived,
+        new_session: &mut dyn FnMut() -> NonZeroU64,
+    ) -> Vec<ServerAction> {
         let mut actions = Vec::new();
         if self.over.is_some() {
             return actions;
         }
-        for received in self.reader.feed(bytes) {
-            let taken = match received {
-                Received::Frame(frame) => self.take(now, &frame, new_session, &mut actions),
-                Received::OtherVersion(header) => self.refuse_version(now, &header),
+        for one in arrived.requests {
+            let taken = match one {
+                Incoming::Request { session, id, request } => {
+                    self.take(now, (session, id), request, new_session, &mut actions)
+                }
+                Incoming::OtherVersion(header) => self.refuse_version(now, &header),
             };
             if let Err(over) = taken {
                 actions.push(ServerAction::Close(over));
                 return actions;
             }
         }
-        if self.reader.since_frame() > MAX_GARBAGE {
+        if arrived.since_frame > MAX_GARBAGE {
             actions.push(ServerAction::Close(self.end(Over::Garbage)));
         }
         actions
@@ -262,17 +293,17 @@ impl ServerSession {
     fn take(
         &mut self,
         now: Duration,
-        frame: &Frame,
+        (number, id): (u64, u64),
+        request: Result<Request, Problem>,
         new_session: &mut dyn FnMut() -> NonZeroU64,
         actions: &mut Vec<ServerAction>,
     ) -> Result<(), Over> {
-        let (number, id) = (frame.header.session, frame.header.id);
         // Even a frame beyond the rate proves that the client is alive, and it consumes its id.
         let standing = self.check_in(now, number, id);
         if !self.admit(now) {
             return self.refuse_rate(number, id);
         }
-        let request = standing.and_then(|()| self.parse(number, &frame.payload));
+        let request = standing.and_then(|()| self.permit(number, request));
         match request {
             Err(problem) => self.send_response(number, id, &Response::Problem(problem)),
             Ok(Request::Hello(hello)) => self.begin(now, id, hello, new_session(), actions),
@@ -306,19 +337,14 @@ impl ServerSession {
         checked
     }
 
-    fn parse(&mut self, number: u64, payload: &[u8]) -> Result<Request, Problem> {
-        let bad = |message: String| {
-            let next_step = "check its spelling and that both ends have the same version";
-            problem(ProblemCode::BadRequest, &shortened(&message), next_step)
-        };
-        let checked = serde_json::from_slice::<Request>(payload)
-            .map_err(|error| bad(format!("the request is not understood: {error}")))
-            .and_then(|request| match request.check() {
-                Ok(()) => Ok(request),
-                Err(invalid) => Err(bad(invalid.to_string())),
-            });
-        self.counters.malformed += u64::from(checked.is_err());
-        let request = checked?;
+    /// Checks a request against the session.
+    fn permit(
+        &mut self,
+        number: u64,
+        request: Result<Request, Problem>,
+    ) -> Result<Request, Problem> {
+        self.counters.malformed += u64::from(request.is_err());
+        let request = request?;
         let is_hello = matches!(request, Request::Hello(_));
         let waiting = self.session.as_ref().map_or(0, |session| session.unanswered.len());
         if is_hello != (number == 0) {
@@ -418,11 +444,6 @@ impl ServerSession {
         self.session = None;
         over
     }
-}
-
-/// Shortens a peer's text for quoting.
-fn shortened(text: &str) -> String {
-    text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Saturates after 292 million years.

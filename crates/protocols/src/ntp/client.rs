@@ -25,12 +25,12 @@
 
 use timevisor_time::{Duration, Instant, Utc};
 
+use super::answer::Answer;
 use super::asking::Asking;
 use super::config::{Config, ConfigError};
 use super::datagram::Datagram;
-use super::extension::Tail;
 use super::format::NtpTimestamp;
-use super::packet::{ANSWER_VERSIONS, Mode, Packet};
+use super::packet::Packet;
 use super::pairing::{Cookies, InFlight, Last, Past};
 use super::precise::{self, Bounds};
 use super::reject::RejectReason;
@@ -225,8 +225,8 @@ impl<S> Client<S> {
         self.in_flight.as_mut()?.stamp.as_mut()
     }
 
-    /// Judges a datagram from the server. `approx_utc` only chooses the era (68 years off still
-    /// works). For an accepted answer, `stamps` converts the stamp of its request to Ta and Tf.
+    /// Parses a datagram from the server and judges it: [`Self::on_answer`] for a caller that parses
+    /// where it keeps its state.
     pub fn on_datagram(
         &mut self,
         now: Duration,
@@ -234,9 +234,21 @@ impl<S> Client<S> {
         approx_utc: Instant<Utc>,
         stamps: impl FnOnce(S) -> (u64, u64),
     ) -> Outcome {
+        self.on_answer(now, Answer::parse(bytes), approx_utc, stamps)
+    }
+
+    /// Judges what a datagram from the server says. `approx_utc` only chooses the era (68 years off
+    /// still works). For an accepted answer, `stamps` converts the stamp of its request to Ta and Tf.
+    pub fn on_answer(
+        &mut self,
+        now: Duration,
+        answer: Result<Answer, RejectReason>,
+        approx_utc: Instant<Utc>,
+        stamps: impl FnOnce(S) -> (u64, u64),
+    ) -> Outcome {
         self.expire(now);
-        let (packet, field) = match Self::server_packet(bytes) {
-            Ok(parsed) => parsed,
+        let Answer { packet, field } = match answer {
+            Ok(answer) => answer,
             Err(reason) => return self.reject(reason),
         };
         let Some(request) = self.in_flight.take_if(|f| f.cookies.has(packet.origin)) else {
@@ -395,19 +407,6 @@ impl<S> Client<S> {
     fn interleave_with(&self) -> Option<NtpTimestamp> {
         let wanted = self.config().interleaved && self.unanswered < MAX_INTERLEAVED_UNANSWERED;
         self.last_exchange.filter(|_| wanted).map(|last| last.name)
-    }
-
-    /// Parses a datagram and checks what needs no state.
-    fn server_packet(bytes: &[u8]) -> Result<(Packet, Option<precise::Reply>), RejectReason> {
-        let (packet, tail) = Packet::parse(bytes).map_err(|_| RejectReason::TooShort)?;
-        if packet.mode != Mode::Server {
-            return Err(RejectReason::Mode);
-        }
-        if !ANSWER_VERSIONS.contains(&packet.version) {
-            return Err(RejectReason::Version);
-        }
-        let tail = Tail::parse(tail).map_err(|_| RejectReason::MalformedTail)?;
-        Ok((packet, precise::Reply::find(&tail.fields, precise::Name::HOST)))
     }
 
     /// Says why a packet without the cookie in flight is refused.

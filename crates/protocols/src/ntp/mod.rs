@@ -9,6 +9,7 @@
 //! | [`precise`] | our extension field: bounds in nanoseconds between Timevisors |
 //! | [`datagram`] | a packet to send |
 //! | [`config`] | every tunable of an association, with unit and reason |
+//! | [`answer`] | what a datagram says, without the state that judges it |
 //! | [`client`] | the state machine: which answers to accept, pairing of stamps; basic and interleaved mode (RFC 9769) |
 //! | `pairing` | which answer belongs to which request |
 //! | `schedule` | when to ask |
@@ -23,6 +24,7 @@
 //! What it does not do: run symmetric or broadcast modes, authenticate (NTS sits around this), take
 //! timestamps, or compute offsets.
 
+pub mod answer;
 mod asking;
 pub mod candidates;
 pub mod client;
@@ -41,6 +43,7 @@ pub mod server;
 pub mod status;
 pub mod witnesses;
 
+pub use answer::Answer;
 pub use candidates::{Candidates, Step};
 pub use client::{Client, Exchange, Outcome, Request};
 pub use config::{Config, ConfigError};

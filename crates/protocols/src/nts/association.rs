@@ -18,19 +18,14 @@ use super::config::{Config, ConfigError};
 use super::cookies::Cookies;
 use super::exchange::Established;
 use super::field::{
-    AUTHENTICATOR, Authenticator, COOKIE, COOKIE_PLACEHOLDER, NONCE_LEN, UNIQUE_IDENTIFIER,
-    len_with, split, split_all, write, write_authenticator,
+    COOKIE, COOKIE_PLACEHOLDER, NONCE_LEN, UNIQUE_IDENTIFIER, len_with, write, write_authenticator,
 };
+use super::opening::{Opened, Opening};
 use super::retry::Retry;
 use super::status::{Counters, Refusal, Status};
-use crate::ntp::extension::ExtensionField;
-use crate::ntp::packet::{HEADER_LEN, Mode, Packet};
-use crate::ntp::precise;
 
 /// Bytes in a unique identifier: RFC 8915 section 5.3 asks for at least 32.
 pub const IDENTIFIER_LEN: usize = 32;
-/// The kiss code of a server that cannot read our cookie (RFC 8915 section 5.7).
-const NAK: [u8; 4] = *b"NTSN";
 
 /// Randomness for one request; both values must be unpredictable to others and never reused.
 #[derive(Clone, Copy, Debug)]
@@ -144,12 +139,29 @@ impl Association {
     }
 
     /// Returns an authentic answer to the request in flight as a plain one, the header and our own
-    /// field if it has one, and stores the cookies in it.
+    /// field if it has one, and stores the cookies in it: [`Self::opened`] for a caller that opens
+    /// answers where it keeps its state.
     ///
     /// # Errors
     /// Why the datagram is not such an answer. Apart from [`Refusal::Nak`], it then has no effect.
     pub fn open(&mut self, datagram: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let opened = self.check(datagram);
+        let opened = self.opening().open(datagram);
+        self.opened(opened)
+    }
+
+    /// Returns what it takes to open an answer to the request in flight, anywhere.
+    #[must_use]
+    pub fn opening(&self) -> Opening {
+        let keys = self.keys.as_ref();
+        Opening::new(keys.map(|keys| keys.server_to_client.clone()).zip(self.identifier))
+    }
+
+    /// Heeds the result of [`Opening::open`], made for the request in flight. Returns the plain form
+    /// of an authentic answer.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn opened(&mut self, opened: Result<Opened, Refusal>) -> Result<Vec<u8>, Refusal> {
         match &opened {
             Ok(_) => self.succeed(),
             Err(refusal) => {
@@ -161,7 +173,7 @@ impl Association {
                 *self.counters.refused.entry(*refusal).or_default() += 1;
             }
         }
-        let (plain, cookies) = opened?;
+        let Opened { plain, cookies } = opened?;
         for cookie in cookies {
             self.cookies.add(&cookie);
         }
@@ -216,89 +228,6 @@ impl Association {
             keys.used = true;
         }
     }
-
-    /// Returns the plain form and the new cookies of an authentic answer.
-    fn check(&self, datagram: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
-        let (header, _) = datagram.split_first_chunk().ok_or(Refusal::Malformed)?;
-        let (Some(keys), Some(identifier)) = (&self.keys, &self.identifier) else {
-            return Err(Refusal::NotAwaited);
-        };
-        let fields = Fields::parse(datagram)?;
-        match fields.identifier {
-            None => return Err(Refusal::Unauthenticated),
-            Some(found) if found != identifier => return Err(Refusal::UnknownIdentifier),
-            Some(_) => {}
-        }
-        let Some((associated, authenticator)) = fields.authenticator else {
-            return Err(if is_nak(header) { Refusal::Nak } else { Refusal::Unauthenticated });
-        };
-        let plain = keys
-            .server_to_client
-            .open(authenticator.nonce, associated, authenticator.sealed)
-            .ok_or(Refusal::Forged)?;
-        let inner = split_all(&plain).ok_or(Refusal::Malformed)?;
-        let cookies = inner.iter().filter(|f| f.kind == COOKIE).map(|f| f.body.to_vec()).collect();
-        let mut plain_answer = header.to_vec();
-        for field in fields.precise.iter().chain(&inner).filter(|f| is_ours(f)) {
-            write(&mut plain_answer, field.kind, field.body);
-        }
-        Ok((plain_answer, cookies))
-    }
-}
-
-/// The fields of NTS in a datagram, unverified.
-struct Fields<'a> {
-    identifier: Option<&'a [u8]>,
-    /// Fields of [`precise::KIND`]. The authenticator covers them if there is one, because it comes
-    /// last.
-    precise: Vec<ExtensionField<'a>>,
-    /// Everything that the authenticator covers, and the authenticator.
-    authenticator: Option<(&'a [u8], Authenticator<'a>)>,
-}
-
-impl<'a> Fields<'a> {
-    /// Parses the fields. The authenticator must come last, because nothing would protect what
-    /// follows it. Unknown fields are skipped (RFC 7822); a second identifier is an error.
-    fn parse(datagram: &'a [u8]) -> Result<Self, Refusal> {
-        let mut found = Self { identifier: None, precise: Vec::new(), authenticator: None };
-        let mut rest = &datagram[HEADER_LEN..];
-        while !rest.is_empty() {
-            let covered = datagram.len() - rest.len();
-            let (ExtensionField { kind, body }, after) = split(rest).ok_or(Refusal::Malformed)?;
-            match kind {
-                UNIQUE_IDENTIFIER => {
-                    let twice = found.identifier.replace(body).is_some();
-                    if twice {
-                        return Err(Refusal::Malformed);
-                    }
-                }
-                AUTHENTICATOR => {
-                    let authenticator = Authenticator::parse(body).ok_or(Refusal::Malformed)?;
-                    if !after.is_empty() {
-                        return Err(Refusal::Malformed);
-                    }
-                    found.authenticator = Some((&datagram[..covered], authenticator));
-                }
-                precise::KIND => found.precise.push(ExtensionField { kind, body }),
-                _ => {}
-            }
-            rest = after;
-        }
-        Ok(found)
-    }
-}
-
-/// Returns true for a field that the NTP client can read. Another field of the same type might be
-/// too short to end a packet without a MAC.
-fn is_ours(field: &ExtensionField<'_>) -> bool {
-    precise::Reply::parse(field).is_some()
-}
-
-/// Returns true for a server's NTS NAK as the RFC defines it.
-fn is_nak(header: &[u8; HEADER_LEN]) -> bool {
-    Packet::parse(header).is_ok_and(|(packet, _)| {
-        packet.mode == Mode::Server && packet.stratum == 0 && packet.reference_id == NAK
-    })
 }
 
 /// Length of our authenticator: lengths, nonce, and a tag without ciphertext.

@@ -6,7 +6,8 @@
 //! | [`negotiation`] | the two messages and the checks on the server's |
 //! | [`record`] | the records that messages are made of |
 //! | [`trust`] | the certificate authorities |
-//! | [`association`] | seals requests, opens answers, detects when new keys are needed |
+//! | [`association`] | seals requests, detects when new keys are needed |
+//! | [`opening`] | opens an answer, without the state around it |
 //! | [`field`](mod@field) | the extension fields in NTP packets |
 //! | [`aead`] | the cipher, and keys that are never shown |
 //! | [`cookies`] | the store of cookies, each used once |
@@ -34,6 +35,7 @@ pub mod error;
 pub mod exchange;
 pub mod field;
 pub mod negotiation;
+pub mod opening;
 pub mod record;
 pub mod retry;
 pub mod server;
@@ -45,6 +47,7 @@ pub use association::{Association, Random};
 pub use config::{Config, ConfigError};
 pub use error::KeyError;
 pub use exchange::{Established, Exchange};
+pub use opening::{Opened, Opening};
 pub use status::{Counters, Refusal, Status};
 pub use trust::{TrustAnchors, TrustError};
 pub use validity::CertificateTime;

@@ -1,20 +1,31 @@
 //! One key establishment: name resolution, TCP, and the bytes of crates/protocols' `Exchange` in
 //! between.
 //!
+//! | thread | has | touches |
+//! | --- | --- | --- |
+//! | `nts-ke` | the daemon's rights | the trusted certificates on disk, and new connections |
+//! | `resolver` | what getaddrinfo(3) needs | what name servers say |
+//! | `nts-ke-tls` | one connected socket | what the server says: TLS, its certificate, its answer |
+//!
 //! Blocking, with one deadline for everything except the resolver, which has its own. The trusted
 //! certificates are read each time, so that a renewed file needs no restart.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration as StdDuration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use timevisor_linux::confine::{Permitted, confine_thread};
+use timevisor_linux::poll::{PollFd, wait};
 use timevisor_protocols::nts::negotiation::Answer;
 use timevisor_protocols::nts::{CertificateTime, Established, Exchange, TrustAnchors};
 use timevisor_time::Duration;
 
+use super::super::resolver::look_up_host;
 use crate::config::NtsServer;
+use crate::panics;
 
 /// Maximum number of a name's addresses that are tried.
 const ADDRESSES: usize = 4;
@@ -33,7 +44,7 @@ pub fn establish(server: &NtsServer, timeout: Duration, time: CertificateTime) -
     let deadline = Instant::now() + StdDuration::from_nanos(timeout);
     let trust = authorities(server.ca_file.as_deref())?;
     let mut last = None;
-    for address in addresses(&server.host, server.port)?.into_iter().take(ADDRESSES) {
+    for address in look_up_host(&server.host, server.port)?.into_iter().take(ADDRESSES) {
         match ask(server, address, &trust, time, deadline) {
             Ok((established, certificate)) => {
                 let peer = ntp_peer(server, address.ip(), &established.answer)?;
@@ -45,6 +56,7 @@ pub fn establish(server: &NtsServer, timeout: Duration, time: CertificateTime) -
     Err(last.unwrap_or_else(|| anyhow::anyhow!("{} has no address", server.host)))
 }
 
+/// Connects, and leaves the rest to a thread that has nothing but the connection.
 fn ask(
     server: &NtsServer,
     address: SocketAddr,
@@ -52,40 +64,101 @@ fn ask(
     time: CertificateTime,
     deadline: Instant,
 ) -> Result<(Established, Vec<u8>)> {
-    let mut exchange = Exchange::start(&server.host, trust, time)?;
-    let mut stream =
+    let stream =
         TcpStream::connect_timeout(&address, left(deadline, address)?).with_context(|| {
             format!(
                 "cannot connect to {address}; check the address and that TCP port {} is open",
                 address.port()
             )
         })?;
-    let mut buffer = [0; 4096];
-    loop {
-        stream.set_write_timeout(Some(left(deadline, address)?))?;
-        stream
-            .write_all(&exchange.output())
-            .with_context(|| format!("cannot send to {address}"))?;
-        stream.set_read_timeout(Some(left(deadline, address)?))?;
-        let len = match stream.read(&mut buffer) {
-            Ok(0) => return Err(exchange.on_end().into()),
-            Ok(len) => len,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                bail!("{address} does not answer; check that an NTS server listens there")
+    stream.set_nonblocking(true)?;
+    let talk = move || {
+        panics::contain();
+        confine_thread(Permitted::ItsSockets).context("the server is not asked for keys")?;
+        let exchange = Exchange::start(&server.host, trust, time)?;
+        Connection { stream, address, deadline }.run(exchange)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("nts-ke-tls".to_owned());
+        let running = thread.spawn_scoped(scope, talk);
+        let running = running.context("cannot start the key establishment's thread")?;
+        running.join().unwrap_or_else(|_| Err(anyhow!("the answer of {address} ended its thread")))
+    })
+}
+
+/// A connection that does not block, because a thread without rights cannot change its time limits.
+struct Connection {
+    stream: TcpStream,
+    address: SocketAddr,
+    deadline: Instant,
+}
+
+impl Connection {
+    /// Exchanges messages until there are keys. Returns them with the server's certificate.
+    fn run(mut self, mut exchange: Exchange) -> Result<(Established, Vec<u8>)> {
+        let mut buffer = [0; 4096];
+        loop {
+            self.send(&exchange.output())?;
+            let len = self.receive(&mut buffer)?;
+            if len == 0 {
+                return Err(exchange.on_end().into());
             }
-            Err(error) => return Err(error).with_context(|| format!("{address} hung up")),
-        };
-        let result = exchange.on_bytes(&buffer[..len]);
-        if !matches!(result, Ok(None)) {
-            // A farewell, or the reason for giving up; whether it arrives no longer matters.
-            let _ = stream.write_all(&exchange.output());
-        }
-        if let Some(established) = result? {
-            let certificate = exchange.certificate().unwrap_or_default().to_vec();
-            return Ok((established, certificate));
+            let result = exchange.on_bytes(&buffer[..len]);
+            if !matches!(result, Ok(None)) {
+                // A farewell, or the reason for giving up; whether it arrives no longer matters.
+                let _ = self.stream.write(&exchange.output());
+            }
+            if let Some(established) = result? {
+                let certificate = exchange.certificate().unwrap_or_default().to_vec();
+                return Ok((established, certificate));
+            }
         }
     }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(error) if is_temporary(&error) => {
+                    self.wait(PollFd::writable(self.stream.as_fd()))?;
+                }
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot send to {}", self.address));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns 0 at the end.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(len) => return Ok(len),
+                Err(error) if is_temporary(&error) => {
+                    self.wait(PollFd::readable(self.stream.as_fd()))?;
+                }
+                Err(error) => {
+                    return Err(error).with_context(|| format!("{} hung up", self.address));
+                }
+            }
+        }
+    }
+
+    fn wait(&self, fd: PollFd<'_>) -> Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        ensure!(
+            !left.is_zero(),
+            "{} does not answer in time; check that an NTS server listens there",
+            self.address
+        );
+        wait(&mut [fd], Some(left))?;
+        Ok(())
+    }
+}
+
+fn is_temporary(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// The remaining time; never zero, which would mean no timeout.
@@ -102,17 +175,10 @@ fn ntp_peer(server: &NtsServer, ip: IpAddr, answer: &Answer) -> Result<SocketAdd
     match &answer.ntp_server {
         None => Ok(SocketAddr::new(ip, port)),
         Some(name) => {
-            let first = addresses(name, port)?.into_iter().next();
+            let first = look_up_host(name, port)?.into_iter().next();
             first.with_context(|| format!("{name}, where {server} sends us, has no address"))
         }
     }
-}
-
-fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let found = (host, port)
-        .to_socket_addrs()
-        .with_context(|| format!("cannot resolve {host}; check the name and DNS"))?;
-    Ok(found.collect())
 }
 
 /// The certificate authorities that the operator names, or else the system's.

@@ -4,7 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `mod.rs` | when keys are fetched, and what `timevisor status` says about them |
-//! | `connection.rs` | one key establishment over TCP, in a separate thread |
+//! | `connection.rs` | one key establishment over TCP, in separate threads |
 //!
 //! crates/protocols implements the whole protocol. Keys and cookies are kept only in memory and are
 //! never logged.
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, anyhow};
 use timevisor_protocols::control::{NtsData, Reference as Report};
 use timevisor_protocols::nts::{
-    Association, CertificateTime, Config, KeyError, Random, Refusal, Status,
+    Association, CertificateTime, Config, KeyError, Opened, Opening, Random, Refusal, Status,
 };
 use timevisor_time::Duration;
 
@@ -161,10 +161,20 @@ impl Nts {
         self.association.seal(request, &random)
     }
 
-    /// The plain form of a reply, if it is authentic.
-    pub fn open(&mut self, datagram: &[u8]) -> Option<Vec<u8>> {
-        match self.association.open(datagram) {
-            Ok(reply) => Some(reply),
+    /// What it takes to open an answer, anywhere.
+    pub fn opening(&self) -> Opening {
+        self.association.opening()
+    }
+
+    /// Takes the cookies of an opened answer, and passes on what came with it. `None` if the answer
+    /// is not authentic.
+    pub fn opened<T>(&mut self, opened: Result<(Opened, T), Refusal>) -> Option<T> {
+        let (opened, with) = match opened {
+            Ok((opened, with)) => (Ok(opened), Some(with)),
+            Err(refusal) => (Err(refusal), None),
+        };
+        match self.association.opened(opened) {
+            Ok(_) => with,
             Err(refusal) => {
                 // Each reason is logged once per set of keys: an attacker must not fill the log.
                 if self.told.insert(refusal) {

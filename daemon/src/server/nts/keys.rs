@@ -1,5 +1,5 @@
 //! The keys that seal cookies: kept over a restart of the daemon, replaced once a day, and shared
-//! with the thread that serves NTP.
+//! with the threads that make cookies and that serve NTP, which have no files.
 //!
 //! They are kept in the run directory, which a reboot empties: clients then establish new keys by
 //! themselves. Nobody but root can read the file.
@@ -30,7 +30,7 @@ const MOST_BYTES: u64 = 1 << 16;
 /// Number of cookies that a client gets with its keys (RFC 8915 section 4.1.6).
 const COOKIES: usize = timevisor_protocols::nts::config::COOKIES;
 
-/// The keys as the NTP thread sees them. It never waits for them.
+/// The keys as the other threads see them. They never wait for them.
 pub struct SharedKeys {
     version: AtomicU64,
     keys: Mutex<CookieKeys>,
@@ -66,7 +66,6 @@ pub(super) struct KeyStore {
     path: PathBuf,
     boot: String,
     keys: CookieKeys,
-    ciphers: CookieCiphers,
     shared: Arc<SharedKeys>,
 }
 
@@ -89,9 +88,8 @@ impl KeyStore {
                 CookieKeys::new(Rotation::default(), whole(now), u16::from_ne_bytes(id), new_key()?)
             }
         };
-        let (ciphers, shared) =
-            (CookieCiphers::new(&keys), Arc::new(SharedKeys::new(keys.clone())));
-        let mut store = Self { path, boot, keys, ciphers, shared };
+        let shared = Arc::new(SharedKeys::new(keys.clone()));
+        let mut store = Self { path, boot, keys, shared };
         store.rotate_if_due(now)?;
         store.save();
         Ok(store)
@@ -101,25 +99,15 @@ impl KeyStore {
         Arc::clone(&self.shared)
     }
 
-    /// Adds a key if the newest is a day old. The NTP thread has it before the first cookie is made
-    /// with it.
+    /// Adds a key if the newest is a day old. It is shared before the first cookie is made with it.
     pub(super) fn rotate_if_due(&mut self, now: Duration) -> Result<()> {
         if now < self.keys.rotate_at() {
             return Ok(());
         }
         self.keys.rotate(whole(now), new_key()?);
         self.shared.replace(&self.keys);
-        self.ciphers = CookieCiphers::new(&self.keys);
         self.save();
         Ok(())
-    }
-
-    /// Makes a client's first cookies.
-    pub(super) fn cookies(&mut self, session: &SessionKeys) -> Result<Vec<[u8; COOKIE_LEN]>> {
-        let mut nonces = [[0; 16]; COOKIES];
-        fill(nonces.as_flattened_mut())?;
-        let cookies = nonces.iter().map(|nonce| self.ciphers.make(session, nonce));
-        cookies.collect::<Option<_>>().context("there is no key for cookies")
     }
 
     fn save(&self) {
@@ -128,6 +116,32 @@ impl KeyStore {
                 "NTS clients will have to establish new keys after a restart: {error:#}"
             );
         }
+    }
+}
+
+/// Makes cookies with the newest of the shared keys.
+pub(super) struct CookieMaker {
+    shared: Arc<SharedKeys>,
+    seen: u64,
+    ciphers: CookieCiphers,
+}
+
+impl CookieMaker {
+    pub(super) fn new(shared: Arc<SharedKeys>) -> Result<Self> {
+        let mut seen = 0;
+        let keys = shared.newer_than(&mut seen).context("the keys of NTS cookies are not there")?;
+        Ok(Self { shared, seen, ciphers: CookieCiphers::new(&keys) })
+    }
+
+    /// Makes a client's first cookies.
+    pub(super) fn make(&mut self, session: &SessionKeys) -> Result<Vec<[u8; COOKIE_LEN]>> {
+        if let Some(keys) = self.shared.newer_than(&mut self.seen) {
+            self.ciphers = CookieCiphers::new(&keys);
+        }
+        let mut nonces = [[0; 16]; COOKIES];
+        fill(nonces.as_flattened_mut())?;
+        let cookies = nonces.iter().map(|nonce| self.ciphers.make(session, nonce));
+        cookies.collect::<Option<_>>().context("there is no key for cookies")
     }
 }
 
@@ -239,18 +253,23 @@ mod tests {
         SessionKeys::new(&[1; KEY_LEN], &[2; KEY_LEN])
     }
 
+    fn maker(store: &KeyStore) -> CookieMaker {
+        CookieMaker::new(store.shared()).unwrap()
+    }
+
     #[test]
     fn cookies_survive_a_restart_and_a_week() {
         let folder = tempfile::tempdir().unwrap();
-        let cookies = KeyStore::open(folder.path(), at(1)).unwrap().cookies(&session()).unwrap();
+        let cookies =
+            maker(&KeyStore::open(folder.path(), at(1)).unwrap()).make(&session()).unwrap();
         assert_eq!(cookies.len(), COOKIES);
         let mode = folder.path().join(FILE).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         for day in 1..=8 {
-            let mut again = KeyStore::open(folder.path(), at(day)).unwrap();
+            let mut again = maker(&KeyStore::open(folder.path(), at(day)).unwrap());
             assert_eq!(again.ciphers.open(&cookies[0]), Some(session()), "day {day}");
         }
-        let mut later = KeyStore::open(folder.path(), at(10)).unwrap();
+        let mut later = maker(&KeyStore::open(folder.path(), at(10)).unwrap());
         assert_eq!(later.ciphers.open(&cookies[0]), None);
     }
 
@@ -305,16 +324,17 @@ mod tests {
     fn the_other_thread_gets_each_key_once_and_before_it_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let mut store = KeyStore::open(folder.path(), at(1)).unwrap();
-        let shared = store.shared();
+        let (shared, mut maker) = (store.shared(), maker(&store));
         let mut seen = 0;
         assert!(shared.newer_than(&mut seen).is_some());
         assert!(shared.newer_than(&mut seen).is_none());
         store.rotate_if_due(at(1)).unwrap();
         assert!(shared.newer_than(&mut seen).is_none(), "not due");
         store.rotate_if_due(at(2)).unwrap();
-        let cookies = store.cookies(&session()).unwrap();
+        let cookies = maker.make(&session()).unwrap();
         let keys = shared.newer_than(&mut seen).unwrap();
         assert_eq!(CookieCiphers::new(&keys).open(&cookies[7]), Some(session()));
+        assert_eq!(keys.iter().next().map(|key| key.made), Some(whole(at(2))), "with the new key");
         // It never waits.
         store.rotate_if_due(at(3)).unwrap();
         let held = shared.keys.lock().unwrap();

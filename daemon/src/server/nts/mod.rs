@@ -3,20 +3,23 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | this one | the thread: accepts clients within limits, and looks after certificate and keys |
+//! | this one | the thread that talks with clients, within limits |
 //! | `connection.rs` | one client |
+//! | `files.rs` | another thread, which never hears a client: looks after the files of certificate and keys |
 //! | `certificate.rs` | the certificate's files, read again when they change |
 //! | `keys.rs` | the keys of cookies: kept over a restart, replaced once a day, shared |
 //!
-//! The thread owns its sockets, which never block. The NTP thread does not wait for it: it takes new
-//! keys when there are some, and needs nothing else. A TLS handshake costs a millisecond with an RSA
-//! key and a tenth of it with ECDSA.
+//! The thread owns its sockets, which never block, and has nothing else: no capabilities, no files
+//! (crates/linux, `confine`). It does TLS with the certificate's key in memory. The NTP thread does not
+//! wait for it: it takes new keys when there are some, and needs nothing else. A TLS handshake costs a
+//! millisecond with an RSA key and a tenth of it with ECDSA.
 //!
 //! Limitations: the number of connections is limited, not their rate; many handshakes take the
 //! processor from other threads as any load does.
 
 mod certificate;
 mod connection;
+mod files;
 mod keys;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -29,23 +32,28 @@ use std::time::{Duration as StdDuration, Instant};
 
 use anyhow::{Context, Result};
 use timevisor_linux::clock::monotonic;
+use timevisor_linux::confine::{Permitted, confine_thread};
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::tcp_listener;
 use timevisor_protocols::control::NtsSummary;
 use timevisor_protocols::ntp::server::AccessList;
 use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
-use timevisor_protocols::nts::server::{CookieKeys, Exchange, Protector, SessionKeys, answer};
+use timevisor_protocols::nts::server::{
+    CookieKeys, Exchange, Identity, Protector, SessionKeys, answer,
+};
 
 use self::certificate::Certificate;
 use self::connection::Connection;
-use self::keys::{KeyStore, SharedKeys};
+use self::files::Files;
+use self::keys::{CookieMaker, KeyStore, SharedKeys};
 use crate::config::ServerConfig;
 
 /// Connections at a time; about 50 kB each.
 const MAX_CONNECTIONS: usize = 128;
 /// Connections at a time from one address, behind which there may be several clients.
 const MAX_FROM_ADDRESS: usize = 16;
-/// Interval between looks at the certificate's files and the age of the keys.
+/// Interval between looks at the certificate's files and the age of the keys. After a failure to accept
+/// a client, the next attempt waits as long.
 const LOOK: StdDuration = StdDuration::from_secs(1);
 
 /// What became of a connection.
@@ -71,7 +79,7 @@ impl Outcome {
         ["established", "refused", "failed", "late", "limited", "denied"];
 }
 
-/// What the thread tells the daemon.
+/// What the threads tell the daemon.
 #[derive(Default)]
 struct Shown {
     sessions: [AtomicU64; Outcome::NAMES.len()],
@@ -89,7 +97,8 @@ pub(super) struct Nts {
     listen: Vec<String>,
     shown: Arc<Shown>,
     keys: Arc<SharedKeys>,
-    _alive: SyncSender<()>,
+    /// Each thread ends when its one is dropped.
+    _alive: [SyncSender<()>; 2],
 }
 
 /// The NTP thread's view of the keys.
@@ -106,7 +115,7 @@ impl Keys {
 }
 
 impl Nts {
-    /// Starts the thread; returns `None` when no certificate is configured. Keys are kept in
+    /// Starts the threads; returns `None` when no certificate is configured. Keys are kept in
     /// `directory`.
     ///
     /// # Errors
@@ -122,25 +131,38 @@ impl Nts {
         let store = KeyStore::open(directory, monotonic())?;
         let keys = store.shared();
         let shown = Arc::new(Shown::default());
-        let (alive, ended) = sync_channel(0);
+        let identity = Arc::new(Mutex::new(certificate.identity().clone()));
         let protocol = config.protocol()?;
         let thread = Thread {
             listeners,
             access: AccessList::new(&protocol.allow, &protocol.deny),
             config: config.clone(),
-            certificate,
-            store,
+            identity: Arc::clone(&identity),
+            cookies: CookieMaker::new(Arc::clone(&keys))?,
             connections: Vec::new(),
             accept_at: Instant::now(),
             shown: Arc::clone(&shown),
         };
+        let (alive, ended) = sync_channel(0);
         std::thread::Builder::new()
             .name("nts-ke-server".to_owned())
-            .spawn(move || thread.run(&ended))
+            .spawn(move || match confine_thread(Permitted::ItsListeners) {
+                Ok(()) => thread.run(&ended),
+                Err(error) => {
+                    let error = anyhow::Error::new(error);
+                    tracing::error!("NTS clients get no keys: {error:#}");
+                }
+            })
             .context("cannot start the thread for NTS key establishment")?;
+        let files = Files { certificate, store, identity, shown: Arc::clone(&shown) };
+        let (files_alive, files_ended) = sync_channel(0);
+        std::thread::Builder::new()
+            .name("nts-files".to_owned())
+            .spawn(move || files.run(&files_ended))
+            .context("cannot start the thread for NTS's files")?;
         let listen: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         tracing::info!("NTS clients get keys at TCP {}", listen.join(", "));
-        Ok(Some(Self { listen, shown, keys, _alive: alive }))
+        Ok(Some(Self { listen, shown, keys, _alive: [alive, files_alive] }))
     }
 
     /// The NTP thread's part, and its view of the keys.
@@ -167,8 +189,9 @@ struct Thread {
     listeners: Vec<TcpListener>,
     access: AccessList,
     config: ServerConfig,
-    certificate: Certificate,
-    store: KeyStore,
+    /// The certificate in use, and its key.
+    identity: Arc<Mutex<Identity>>,
+    cookies: CookieMaker,
     connections: Vec<Connection>,
     /// Not before this, because the last attempt failed.
     accept_at: Instant,
@@ -178,21 +201,16 @@ struct Thread {
 impl Thread {
     /// Serves until the daemon ends.
     fn run(mut self, ended: &Receiver<()>) {
-        let mut look_at = Instant::now() + LOOK;
         while ended.try_recv() != Err(TryRecvError::Disconnected) {
-            if let Err(error) = self.turn(look_at) {
+            if let Err(error) = self.turn(Instant::now() + LOOK) {
                 tracing::error!("NTS key establishment cannot wait for clients and ends: {error}");
                 return;
-            }
-            if Instant::now() >= look_at {
-                look_at = Instant::now() + LOOK;
-                self.look();
             }
         }
     }
 
-    /// Waits for clients, and serves those that are ready. Returns at `look_at`, or earlier.
-    fn turn(&mut self, look_at: Instant) -> std::io::Result<()> {
+    /// Waits for clients, and serves those that are ready. Returns at `end`, or earlier.
+    fn turn(&mut self, end: Instant) -> std::io::Result<()> {
         let now = Instant::now();
         // When there is no room, clients wait in the kernel.
         let accepts = self.connections.len() < MAX_CONNECTIONS && now >= self.accept_at;
@@ -201,7 +219,7 @@ impl Thread {
             listeners.iter().map(|listener| PollFd::readable(listener.as_fd())).collect();
         fds.extend(self.connections.iter().map(Connection::poll_fd));
         let deadlines = self.connections.iter().map(Connection::deadline);
-        let until = deadlines.chain([look_at]).min().unwrap_or(look_at);
+        let until = deadlines.chain([end]).min().unwrap_or(end);
         wait(&mut fds, Some(until.saturating_duration_since(now)))?;
         let ready: Vec<_> = fds.iter().map(PollFd::ready).collect();
         let (arrivals, ready) = ready.split_at(listeners.len());
@@ -219,13 +237,13 @@ impl Thread {
 
     /// Serves connections in order of `ready`, and drops those that have ended.
     fn serve(&mut self, ready: &[bool]) {
-        let Self { connections, store, config, shown, .. } = self;
+        let Self { connections, cookies, config, shown, .. } = self;
         let now = Instant::now();
         let mut ready = ready.iter();
         connections.retain_mut(|connection| {
             let is_ready = ready.next().copied().unwrap_or(false);
             if is_ready {
-                let grant = |session: &SessionKeys, local| grant(config, store, session, local);
+                let grant = |session: &SessionKeys, local| grant(config, cookies, session, local);
                 let (open, outcome) = connection.turn(now, grant);
                 if let Some(outcome) = outcome {
                     shown.count(outcome);
@@ -274,34 +292,26 @@ impl Thread {
         if self.connections.iter().filter(|c| c.from() == from).count() >= MAX_FROM_ADDRESS {
             return Some(Outcome::Limited);
         }
-        let exchange = match Exchange::start(self.certificate.identity()) {
+        let Ok(identity) = self.identity.lock().map(|identity| identity.clone()) else {
+            return Some(Outcome::Failed);
+        };
+        let exchange = match Exchange::start(&identity) {
             Ok(exchange) if stream.set_nonblocking(true).is_ok() => exchange,
             _ => return Some(Outcome::Failed),
         };
         self.connections.push(Connection::new(stream, from, exchange, Instant::now()));
         None
     }
-
-    fn look(&mut self) {
-        if self.certificate.look()
-            && let Ok(mut problem) = self.shown.problem.lock()
-        {
-            *problem = self.certificate.problem().map(ToOwned::to_owned);
-        }
-        if let Err(error) = self.store.rotate_if_due(monotonic()) {
-            tracing::warn!("NTS cookies keep their key for now: {error:#}");
-        }
-    }
 }
 
 /// The answer to a client that gets keys.
 fn grant(
     config: &ServerConfig,
-    store: &mut KeyStore,
+    cookies: &mut CookieMaker,
     session: &SessionKeys,
     local: Option<IpAddr>,
 ) -> Option<Vec<u8>> {
-    let cookies = store.cookies(session).inspect_err(|error| {
+    let cookies = cookies.make(session).inspect_err(|error| {
         tracing::debug!("NTS key establishment makes no cookies: {error:#}");
     });
     let port = local.map_or(DEFAULT_NTP_PORT, |local| config.ntp_port(local));

@@ -271,7 +271,7 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "shipped-unit",
-        about: "owners, reboot, memory-hotplug, fault-qemu and attack again, with timevisord under the shipped unit in a real systemd",
+        about: "privileges, owners, reboot, memory-hotplug, fault-qemu and attack again, with timevisord under the shipped unit in a real systemd",
         tier: Tier::All,
         needs: &[
             Root,

@@ -15,7 +15,8 @@ use crate::runner::{Outcome, Verdict};
 use crate::scenario::Context;
 
 /// Each of these starts its timevisord under the unit.
-const TESTS: &[&str] = &["owners", "reboot", "memory-hotplug", "fault-qemu", "attack"];
+const TESTS: &[&str] =
+    &["privileges", "owners", "reboot", "memory-hotplug", "fault-qemu", "attack"];
 /// Each of these starts it under the unit and packaging/reservations.conf.
 const WITH_DROP_IN: &[&str] = &["reserve-again", "introspect-daemon"];
 /// `systemd-analyze security` says at most this, in tenths: 0 is best, 100 is worst.
@@ -56,6 +57,9 @@ fn under(ctx: &Context, tests: &[&str], drop_in: Option<&str>) -> anyhow::Result
     let (lab, log) = (root.join("lab/systemd"), folder.join("output.log"));
     let path = std::env::var("PATH")?;
     writeln!(unit, "Environment=TIMEVISOR_LAB_OWNER=1 TMPDIR=/run/lab ATTACK_S=20 PATH={path}")?;
+    if let Ok(target) = std::env::var("CARGO_TARGET_DIR") {
+        writeln!(unit, "Environment=CARGO_TARGET_DIR={target}")?;
+    }
     writeln!(
         unit,
         "Environment=LAB_DAEMON={}/timevisord.sh LAB_FOLDER={}",

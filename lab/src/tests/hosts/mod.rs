@@ -7,6 +7,7 @@ pub(crate) mod ntp_precise;
 pub(crate) mod ntp_server;
 pub(crate) mod nts;
 pub(crate) mod nts_server;
+pub(crate) mod privileges;
 pub(crate) mod ptp;
 pub(crate) mod ptp_cost;
 pub(crate) mod references;
@@ -150,6 +151,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("ntpd-rs")],
         seconds: 15,
         run: nts::ntpd_rs,
+    },
+    Test {
+        name: "privileges",
+        about: "every thread of a timevisord with NTS references, an NTS server and a channel has the rights that the threat model states",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: privileges::privileges,
     },
     Test {
         name: "nts-server",

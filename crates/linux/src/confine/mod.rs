@@ -1,4 +1,12 @@
-//! Gives up what a process does not need, for good: a helper that reads what other users control.
+//! Gives up what a process or a thread does not need, for good, before it touches foreign bytes.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | a process: a helper that reads what other users control |
+//! | `threads.rs` | a thread: it parses what anybody sends |
+//! | `filters.rs` | the system calls that each of them may make |
+//!
+//! What a helper gives up:
 //!
 //! | what | how |
 //! | --- | --- |
@@ -10,12 +18,12 @@
 //!
 //! A process that is not root's keeps the user and the capabilities that it has, and loses the rest.
 
+mod filters;
+mod threads;
+
 use std::io;
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+pub use self::threads::{Permitted, confine_thread};
 
 /// Why a process could not be confined. It must not go on then.
 #[derive(Debug, thiserror::Error)]
@@ -73,28 +81,7 @@ pub fn confine(address_space: u64) -> Result<(), ConfineError> {
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }, "being traced")?;
     // SAFETY: as above.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }, "a later end")?;
-    seccompiler::apply_filter(&filter()?)?;
-    Ok(())
-}
-
-/// Leaves to this thread the sockets that it has, and nothing else: no user, no capability, no file, no
-/// new socket, no program. The other threads keep what they have.
-///
-/// # Errors
-/// The step that failed. Those before it have taken effect.
-pub fn confine_thread_to_its_sockets() -> Result<(), ConfineError> {
-    // The kernel knows users by thread; only the C library's wrappers change all of them. Without
-    // CAP_SETUID it stays the user that it is.
-    // SAFETY: an empty list, and integers.
-    unsafe {
-        let nobody = i64::from(NOBODY);
-        let none = std::ptr::null::<libc::gid_t>();
-        let _ = libc::syscall(libc::SYS_setgroups, 0, none);
-        let _ = libc::syscall(libc::SYS_setresgid, nobody, nobody, nobody);
-        let _ = libc::syscall(libc::SYS_setresuid, nobody, nobody, nobody);
-    }
-    keep_capabilities(0)?;
-    seccompiler::apply_filter(&socket_filter()?)?;
+    seccompiler::apply_filter(&filters::helper()?)?;
     Ok(())
 }
 
@@ -165,122 +152,10 @@ fn check(result: libc::c_int, what: &'static str) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// What a thread needs to receive and to send, to wait, and to have memory.
-fn socket_filter() -> Result<BpfProgram, ConfineError> {
-    let calls = [
-        libc::SYS_recvmmsg,
-        libc::SYS_sendmmsg,
-        libc::SYS_recvmsg,
-        libc::SYS_sendmsg,
-        libc::SYS_recvfrom,
-        libc::SYS_sendto,
-        libc::SYS_ppoll,
-        libc::SYS_read,
-        libc::SYS_write,
-        libc::SYS_close,
-    ];
-    #[cfg(target_arch = "x86_64")]
-    let old = [libc::SYS_poll];
-    #[cfg(not(target_arch = "x86_64"))]
-    let old = [];
-    let rules = calls.into_iter().chain(old).chain(COMMON).map(|call| (call, Vec::new()));
-    program(rules.collect())
-}
-
-/// Memory, time, locks, and the end.
-const COMMON: [i64; 22] = [
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_brk,
-    libc::SYS_futex,
-    libc::SYS_getrandom,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_nanosleep,
-    libc::SYS_sched_yield,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_tgkill,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-];
-
-/// Anything that has no rule fails with EPERM.
-fn program(
-    rules: std::collections::BTreeMap<i64, Vec<SeccompRule>>,
-) -> Result<BpfProgram, ConfineError> {
-    let machine = std::env::consts::ARCH.try_into()?;
-    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, machine)?;
-    Ok(filter.try_into()?)
-}
-
-/// What a helper needs to read files and to speak through descriptors that it has.
-fn filter() -> Result<BpfProgram, ConfineError> {
-    let calls = [
-        libc::SYS_read,
-        libc::SYS_pread64,
-        libc::SYS_readlinkat,
-        libc::SYS_getdents64,
-        libc::SYS_lseek,
-        libc::SYS_fstat,
-        libc::SYS_newfstatat,
-        libc::SYS_statx,
-        libc::SYS_faccessat,
-        libc::SYS_close,
-        libc::SYS_fcntl,
-        libc::SYS_write,
-        libc::SYS_sendto,
-        libc::SYS_recvfrom,
-        libc::SYS_ppoll,
-    ];
-    #[cfg(target_arch = "x86_64")]
-    let old = [
-        libc::SYS_readlink,
-        libc::SYS_stat,
-        libc::SYS_lstat,
-        libc::SYS_access,
-        libc::SYS_poll,
-        libc::SYS_arch_prctl,
-    ];
-    #[cfg(not(target_arch = "x86_64"))]
-    let old = [];
-    let all = calls.into_iter().chain(old).chain(COMMON);
-    let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
-        all.map(|call| (call, Vec::new())).collect();
-    rules.insert(libc::SYS_openat, vec![for_reading(2)?]);
-    #[cfg(target_arch = "x86_64")]
-    rules.insert(libc::SYS_open, vec![for_reading(1)?]);
-    program(rules)
-}
-
-/// The flags of open, in this argument, neither create nor write.
-fn for_reading(argument: u8) -> Result<SeccompRule, seccompiler::BackendError> {
-    let flags =
-        libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY);
-    let mask = SeccompCmpOp::MaskedEq(u64::from(flags.unsigned_abs()));
-    let reads = SeccompCondition::new(
-        argument,
-        SeccompCmpArgLen::Dword,
-        mask,
-        u64::from(libc::O_RDONLY.unsigned_abs()),
-    )?;
-    SeccompRule::new(vec![reads])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::{self, File, OpenOptions};
-    use std::io::{Read as _, Write as _};
     use std::net::UdpSocket;
     use std::process::Command;
 
@@ -313,28 +188,6 @@ mod tests {
         assert!(Command::new("/bin/true").status().is_err());
         assert!(fs::remove_file(folder.join("old")).is_err());
         assert!(Vec::<u8>::new().try_reserve(2 << 30).is_err());
-    }
-
-    #[test]
-    fn a_confined_thread_has_its_sockets_and_the_others_have_everything() {
-        let (mut here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let thread = std::thread::spawn(move || {
-            confine_thread_to_its_sockets().unwrap();
-            let mut word = [0; 4];
-            there.read_exact(&mut word).unwrap();
-            there.write_all(&word).unwrap();
-            assert!(
-                File::open("/proc/self/comm").is_err() && UdpSocket::bind("127.0.0.1:0").is_err()
-            );
-            assert!(Command::new("/bin/true").status().is_err());
-        });
-        let mut word = [0; 4];
-        here.write_all(b"word").unwrap();
-        here.read_exact(&mut word).unwrap();
-        thread.join().unwrap();
-        assert_eq!(&word, b"word");
-        assert!(Command::new("/bin/true").status().unwrap().success());
-        assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
     }
 
     #[test]
