@@ -69,6 +69,9 @@ struct Arguments {
     /// Examine VMs for the timevisord at the other end of standard input, without its rights
     #[arg(long, hide = true)]
     helper: bool,
+    /// Speak QMP for the timevisord at the other end of standard input, without its rights
+    #[arg(long, hide = true)]
+    qmp_helper: bool,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
@@ -92,6 +95,9 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.helper {
         return vms::be_helper();
+    }
+    if arguments.qmp_helper {
+        return vms::be_qmp_helper();
     }
     let (config, source) = arguments.load()?;
     if arguments.check {

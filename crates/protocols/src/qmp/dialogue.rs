@@ -178,7 +178,7 @@ impl Dialogue {
             asked(&mut self.awaited).take_if(|asked| *asked == id).is_some()
         };
         if is(|a| &mut a.status) {
-            self.told_status(result, actions);
+            self.told_status(&result, actions);
         } else if is(|a| &mut a.cpus) {
             match result.as_ref().map(cpu_threads) {
                 Ok(Ok(cpus)) => tell(actions, News::Cpus(cpus)),
@@ -225,7 +225,7 @@ impl Dialogue {
         }
     }
 
-    fn told_status(&mut self, result: Result<Value, QmpError>, actions: &mut Vec<Action>) {
+    fn told_status(&mut self, result: &Result<Value, QmpError>, actions: &mut Vec<Action>) {
         let status = match result.as_ref().map(QueryStatus::from_reply) {
             Ok(Ok(status)) => status,
             Ok(Err(error)) => return tell(actions, News::Lost(error.to_string())),

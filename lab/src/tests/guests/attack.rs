@@ -120,12 +120,16 @@ fn helpers() -> anyhow::Result<String> {
     // CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE.
     const KEPT: u64 = 1 << 2 | 1 << 19;
     let mut users = std::collections::BTreeSet::new();
-    let mut count = 0;
+    let (mut count, mut speak) = (0, 0);
     for entry in fs::read_dir("/proc")?.flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if !line.ends_with(b"\0--helper\0") {
+        let kept = if line.ends_with(b"\0--helper\0") {
+            KEPT
+        } else if line.ends_with(b"\0--qmp-helper\0") {
+            0
+        } else {
             continue;
-        }
+        };
         let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -135,14 +139,15 @@ fn helpers() -> anyhow::Result<String> {
             continue;
         }
         let capabilities = u64::from_str_radix(&field("CapPrm:"), 16)?;
-        ensure!(capabilities & !KEPT == 0, "a helper has capabilities {capabilities:x}");
+        ensure!(capabilities & !kept == 0, "a helper has capabilities {capabilities:x}");
         ensure!(field("Seccomp:") == "2" && field("NoNewPrivs:") == "1", "a helper: {status}");
         users.insert(field("Uid:").split_whitespace().next().unwrap_or("?").to_owned());
         count += 1;
+        speak += usize::from(kept == 0);
     }
-    ensure!(count > 0, "no helper runs");
+    ensure!(count > speak && speak > 0, "of {count} helpers {speak} speak QMP");
     let users = users.into_iter().collect::<Vec<_>>().join(" and ");
-    Ok(format!("{count} confined helpers as uid {users}"))
+    Ok(format!("{count} confined helpers as uid {users}, {speak} of which speak QMP"))
 }
 
 /// What root and the VM see for a while.
