@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WHILE_RUNNING: Duration = Duration::from_secs(5);
 /// Time between the first doubt and the verdict: the daemon itself may have been late, and an answer
 /// may wait to be read.
-const DOUBT: Duration = Duration::from_nanos(200_000_000);
+const DOUBT: Duration = Duration::from_millis(250);
 
 /// The pings of one helper.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     const fn at(ms: i64) -> Duration {
-        Duration::from_nanos(ms * 1_000_000)
+        Duration::from_millis(ms)
     }
 
     #[test]
@@ -90,17 +90,17 @@ mod tests {
         assert!(!heart.hangs(at(10_000), || false), "nothing was asked");
         heart.ping(at(0));
         assert!(!heart.hangs(at(999), || false) && !heart.hangs(at(1000), || false));
-        assert_eq!(heart.poll_at(), at(1200));
-        assert!(!heart.hangs(at(1199), || false) && heart.hangs(at(1200), || false));
+        assert_eq!(heart.poll_at(), at(1250));
+        assert!(!heart.hangs(at(1249), || false) && heart.hangs(at(1250), || false));
     }
 
     #[test]
     fn a_busy_helper_has_longer() {
         let mut heart = Heartbeat::new(at(0));
         heart.ping(at(0));
-        for ms in (1000..5000).step_by(200) {
+        for ms in (1000..5000).step_by(250) {
             assert!(!heart.hangs(at(ms), || true));
-            assert_eq!(heart.poll_at(), at(ms + 200));
+            assert_eq!(heart.poll_at(), at(ms + 250));
         }
         assert!(heart.hangs(at(5000), || true));
     }

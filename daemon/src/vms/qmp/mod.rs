@@ -185,3 +185,41 @@ impl OfUser {
         Rc::into_inner(running.helper).map(Helper::kill)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use timevisor_linux::poll::{PollFd, wait};
+
+    /// The helper is this test program, which does not know the argument and ends at once.
+    #[test]
+    fn a_helper_that_ends_costs_its_user_the_connections_and_nobody_else_anything() {
+        let mut helpers = QmpHelpers::default();
+        let now = monotonic();
+        let mut open = |helpers: &mut QmpHelpers, user| {
+            let (near, far) = UnixStream::pair().unwrap();
+            (helpers.open(user, near.into(), false, now), far)
+        };
+        let ((one, _far), (other, _other_far)) =
+            (open(&mut helpers, 1000), open(&mut helpers, 1001));
+        assert_eq!(helpers.fds().map(|(user, _)| user).collect::<Vec<_>>(), [1000, 1001]);
+        while helpers.fds().any(|(user, _)| user == 1000) {
+            {
+                let mut fds: Vec<_> = helpers.fds().map(|(_, fd)| PollFd::readable(fd)).collect();
+                wait(&mut fds[..1], None).unwrap();
+            }
+            helpers.on_ready(1000);
+        }
+        let lost = helpers.take_news();
+        assert!(matches!(&lost[..], [(of, News::Lost(_))] if *of == one.number()), "{lost:?}");
+        assert_eq!(helpers.fds().map(|(user, _)| user).collect::<Vec<_>>(), [1001]);
+        // It is not started again at once, and the connection says so.
+        let (again, _again_far) = open(&mut helpers, 1000);
+        let lost = helpers.take_news();
+        assert!(
+            matches!(&lost[..], [(of, News::Lost(why))] if *of == again.number() && why.contains("again"))
+        );
+        assert!(other.number() != again.number() && helpers.poll_at() > Duration::ZERO);
+    }
+}

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 64;
 /// Orders that may wait for room. A helper that takes none for so long does not work.
 const MOST_WAITING: usize = 4096;
 /// When to try again to send what waits.
-const AGAIN: Duration = Duration::from_nanos(5_000_000);
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// A helper must be replaced, for this reason.
 pub(super) struct Failed(pub(super) &'static str);
