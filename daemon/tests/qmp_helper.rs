@@ -1,4 +1,5 @@
 //! The helper that speaks QMP, as a process: it is handed connections, and reports.
+#![expect(clippy::unwrap_used, reason = "every line here is a test")]
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;

@@ -1,4 +1,5 @@
 //! A dialogue with QEMU: what is asked when, what the answers mean, and when it ends.
+#![expect(clippy::unwrap_used, reason = "every line here is a test")]
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

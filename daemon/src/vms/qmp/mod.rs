@@ -197,7 +197,7 @@ mod tests {
     fn a_helper_that_ends_costs_its_user_the_connections_and_nobody_else_anything() {
         let mut helpers = QmpHelpers::default();
         let now = monotonic();
-        let mut open = |helpers: &mut QmpHelpers, user| {
+        let open = |helpers: &mut QmpHelpers, user| {
             let (near, far) = UnixStream::pair().unwrap();
             (helpers.open(user, near.into(), false, now), far)
         };
