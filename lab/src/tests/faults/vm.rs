@@ -183,6 +183,8 @@ fn helpers(host: &Host, vm: &Bare) -> anyhow::Result<String> {
     let path = vm.qmp_path();
     add(host, vm, &path)?;
     host.wait_until("a helper speaks QMP", |_| Ok(speakers()?.len() == 1))?;
+    // The relay may have gone before QEMU did what it was told.
+    vm.qmp()?.run("cont")?;
     let mut late = Vec::new();
     for signal in ["-STOP", "-KILL"] {
         host.wait_vm("web", "synchronized")?;
