@@ -78,18 +78,7 @@ impl Connected {
         if let Some(uri) = &self.wanted.awaited {
             line.order(Command::Await(uri.clone()));
         }
-        Monitor {
-            path: self.path,
-            line,
-            wanted: self.wanted,
-            cpus: Vec::new(),
-            immovable: None,
-            resuming: false,
-            migrating: false,
-            ready: false,
-            remarks: Vec::new(),
-            complain_at: Some(now + GREETING),
-        }
+        Monitor::new(self.path, line, self.wanted, now)
     }
 }
 
@@ -114,6 +103,21 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    fn new(path: PathBuf, line: Line, wanted: Wanted, now: Duration) -> Self {
+        Self {
+            path,
+            line,
+            wanted,
+            cpus: Vec::new(),
+            immovable: None,
+            resuming: false,
+            migrating: false,
+            ready: false,
+            remarks: Vec::new(),
+            complain_at: Some(now + GREETING),
+        }
+    }
+
     /// Whether QEMU reports stops and resumes on this connection.
     pub fn is_ready(&self) -> bool {
         self.ready
@@ -307,4 +311,77 @@ fn explain(path: &Path, error: io::Error) -> anyhow::Error {
         format!("cannot connect to the QMP socket {path}; is the VM running?")
     };
     anyhow::Error::new(error).context(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timevisor_protocols::qmp::{MigrationStatus, RunState};
+
+    fn monitor(wanted: Wanted) -> Monitor {
+        Monitor::new(PathBuf::from("qmp"), Line::dead(1), wanted, Duration::ZERO)
+    }
+
+    fn lost(monitor: &mut Monitor) -> Vec<News> {
+        monitor.take(Said::Lost("gone".to_owned()))
+    }
+
+    #[test]
+    fn a_resume_is_pending_until_qemu_has_answered() {
+        let paused = QueryStatus { running: false, state: RunState::Paused };
+        for answer in [None, Some(Said::Resumed), Some(Said::Event(VmEvent::Resume))] {
+            let mut monitor = monitor(Wanted { resume: true, awaited: None });
+            monitor.take(Said::Status(paused.clone()));
+            assert!(monitor.is_ready());
+            monitor.resume_if_asked();
+            let answered = answer.is_some();
+            answer.map(|answer| monitor.take(answer));
+            assert!(matches!(lost(&mut monitor)[..], [News::Lost(_)]));
+            assert_eq!(monitor.into_wanted().1.resume, !answered);
+        }
+    }
+
+    /// Somebody else resumed it before its page was ready, and may stop it again.
+    #[test]
+    fn a_resume_that_we_did_not_ask_for_answers_nothing() {
+        let mut monitor = monitor(Wanted { resume: true, awaited: None });
+        monitor.take(Said::Event(VmEvent::Resume));
+        assert!(monitor.wanted.resume);
+        monitor.runs_already();
+        assert!(!monitor.wanted.resume);
+    }
+
+    #[test]
+    fn a_wait_for_a_migration_survives_unless_it_was_answered() {
+        for answer in [None, Some(Said::Awaits), Some(Said::NotMigrated("no".to_owned()))] {
+            let mut monitor = monitor(Wanted::default());
+            monitor.await_migration("tcp:0:1");
+            let answered = answer.is_some();
+            answer.map(|answer| monitor.take(answer));
+            lost(&mut monitor);
+            assert_eq!(monitor.into_wanted().1.awaited.is_none(), answered);
+        }
+    }
+
+    #[test]
+    fn a_migration_without_an_answer_has_failed_when_the_connection_is_lost() {
+        let began = VmEvent::Migration(MigrationStatus::Setup);
+        for answer in [None, Some(Said::Migrates), Some(Said::Event(began))] {
+            let mut monitor = monitor(Wanted::default());
+            monitor.migrate("tcp:b:1");
+            let answered = answer.is_some();
+            answer.map(|answer| monitor.take(answer));
+            let told = lost(&mut monitor);
+            assert_eq!(matches!(told[..], [News::NotMigrated(_), News::Lost(_)]), !answered);
+            assert!(matches!(told.last(), Some(News::Lost(_))));
+        }
+    }
+
+    #[test]
+    fn silence_is_complained_of_once() {
+        let mut monitor = monitor(Wanted::default());
+        assert_eq!(monitor.complaint(Duration::from_secs(1)), None);
+        assert!(monitor.complaint(GREETING).is_some_and(|text| text.contains("nobody answers")));
+        assert_eq!(monitor.complaint(Duration::from_secs(9)), None);
+    }
 }

@@ -185,7 +185,7 @@ impl Line {
     }
 
     /// One without a helper: orders have no effect.
-    pub(super) fn dead(number: u64) -> Self {
+    pub(in crate::vms) fn dead(number: u64) -> Self {
         Self::new(number, Rc::new(RefCell::new(Talker::without_helper(Duration::ZERO))))
     }
 
