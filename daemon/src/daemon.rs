@@ -58,7 +58,7 @@ const NETWORK_SETTLES: Duration = Duration::from_millis(500);
 /// Open files that this daemon may have at most: thousands of clients and VMs need fewer.
 const MOST_DESCRIPTORS: u64 = 65_536;
 /// An answer of a server that is not parsed by then counts as lost.
-const PARSER_PATIENCE: std::time::Duration = std::time::Duration::from_millis(50);
+const PARSER_PATIENCE: std::time::Duration = std::time::Duration::from_millis(200);
 /// How often the references' states are compared with what was logged.
 const LOG_REFERENCES: Duration = Duration::from_secs(1);
 

@@ -78,6 +78,9 @@ struct Arguments {
     /// Introspect VMs for the timevisord at the other end of standard input
     #[arg(long, hide = true)]
     introspector: bool,
+    /// Speak QMP for the timevisord at the other end of standard input, without its rights
+    #[arg(long, hide = true)]
+    qmp_helper: bool,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
@@ -105,6 +108,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if arguments.introspector {
         return introspection::be_introspector();
+    }
+    if arguments.qmp_helper {
+        return vms::be_qmp_helper();
     }
     let (config, source) = arguments.load()?;
     if arguments.check {

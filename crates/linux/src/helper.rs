@@ -4,7 +4,10 @@
 //! return at once, and a helper that hangs is killed and left behind. A process that hangs in the
 //! kernel outlives even SIGKILL; that is the helper then, and not the parent.
 //!
-//! Each message is one packet (SOCK_SEQPACKET), so neither end has to find where one ends.
+//! Each message is one packet (SOCK_SEQPACKET), so neither end has to find where one ends. The
+//! parent may pass a descriptor along (`passing.rs`); a helper cannot.
+
+mod passing;
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,9 +30,20 @@ impl Helper {
     /// # Errors
     /// When there are no more processes or descriptors.
     pub fn start(argument: impl AsRef<OsStr>) -> io::Result<Self> {
-        let (ours, theirs) = pair()?;
         // The program that runs, even if its file has been replaced.
-        let child = Command::new("/proc/self/exe")
+        Self::start_program("/proc/self/exe", argument)
+    }
+
+    /// As [`Self::start`], with another program than this one.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_program(
+        program: impl AsRef<OsStr>,
+        argument: impl AsRef<OsStr>,
+    ) -> io::Result<Self> {
+        let (ours, theirs) = pair()?;
+        let child = Command::new(program)
             .arg(argument)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -57,6 +71,14 @@ impl Helper {
     /// `WouldBlock` when the helper has not taken the earlier ones; others when it has ended.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         send(&self.socket, message, libc::MSG_DONTWAIT)
+    }
+
+    /// As [`Self::send`], with a descriptor that the helper gets a copy of.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_with(&self, message: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        passing::send(&self.socket, message, descriptor, libc::MSG_DONTWAIT)
     }
 
     /// The next message, if there is one.
@@ -140,6 +162,27 @@ impl Parent {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+
+    /// The next message, if there is one, and the descriptor that came along.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the parent has ended.
+    pub fn receive_with(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        let mut buffer = vec![0; LONGEST];
+        match passing::receive(&self.0, &mut buffer, libc::MSG_DONTWAIT) {
+            // No message is empty.
+            Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, descriptor)) => {
+                buffer.truncate(length);
+                Ok(Some((buffer, descriptor)))
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+                Some(libc::ECONNRESET) => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Sends a message; waits until the parent has room for it.

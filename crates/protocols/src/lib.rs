@@ -7,7 +7,7 @@
 //! | [`channel`] | timelines, requirements and bindings: between applications (including those in guests) and the daemon |
 //! | [`chrony`] | the request that `chronyc tracking` sends to chronyd, and the reply |
 //! | [`ptp`] | PTP management messages, as exchanged with ptp4l |
-//! | [`qmp`] | the QEMU machine protocol: session, events, run state |
+//! | [`qmp`] | the QEMU machine protocol: session, events, run state, and the dialogue that a helper holds |
 //! | [`control`] | the messages between the command line and the daemon |
 //! | [`line`](mod@line) | splitting a byte stream into lines of bounded length |
 //!

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use timevisor_guests::Vm;
 use timevisor_guests::delivery::{
-    DeliveryError, DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, VmclockDevice,
+    DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, VmclockDevice,
 };
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
@@ -14,7 +14,7 @@ use timevisor_protocols::control::{TimeType, request::id_of};
 use timevisor_time::Duration;
 
 use super::host_cpu_time::Threads;
-use super::monitor::{Monitor, Wanted};
+use super::monitor::{Connected, Wanted};
 use super::questions::About;
 use super::{Served, Vms, host_identity, host_update, owners, timescale};
 use crate::announce::Budget;
@@ -108,7 +108,7 @@ impl Vms {
         qemu: Qemu,
         name: &str,
         time_type: TimeType,
-        monitor: Option<Monitor>,
+        monitor: Option<Connected>,
         clock: &HostClock,
     ) -> Result<usize, AttachError> {
         let index = self.attach(qemu, name, time_type, monitor, clock, Again::No)?;
@@ -122,7 +122,7 @@ impl Vms {
         qemu: Qemu,
         name: &str,
         time_type: TimeType,
-        monitor: Option<Monitor>,
+        monitor: Option<Connected>,
         clock: &HostClock,
         again: Again,
     ) -> Result<usize, AttachError> {
@@ -148,13 +148,9 @@ impl Vms {
             None => Vm::attach(qemu, name, scale, host, &deliveries)?,
         };
         vm.look();
-        let mut monitor = monitor;
-        if let Some(monitor) = &mut monitor {
-            monitor.set_shared(vm.delivery != DeliveryKind::Vmclock);
-        }
-        self.served.push(Served {
+        let mut served = Served {
             vm,
-            monitor,
+            monitor: None,
             reconnect: None,
             time_type,
             elapsed_since: None,
@@ -169,7 +165,11 @@ impl Vms {
             threads: Threads::default(),
             asking: false,
             may_resume: false,
-        });
+        };
+        if let Some(connected) = monitor {
+            served.speak(connected, &mut self.qmp);
+        }
+        self.served.push(served);
         self.discovery.is_served(&process);
         let index = self.served.len() - 1;
         self.publish_one(index, clock);
@@ -186,6 +186,6 @@ enum Again {
 }
 
 /// A monitor that only reports events.
-fn listening(path: &Path, pid: u32) -> anyhow::Result<Monitor> {
-    Monitor::connect_to(path, pid, Wanted::default())
+fn listening(path: &Path, pid: u32) -> anyhow::Result<Connected> {
+    Connected::connect_to(path, pid, Wanted::default())
 }

@@ -75,7 +75,7 @@ impl Vms {
     pub fn ask_vcpus(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);
         if let Some(monitor) = served.and_then(|served| served.monitor.as_mut()) {
-            let _ = monitor.ask_cpus();
+            monitor.ask_cpus();
         }
     }
 

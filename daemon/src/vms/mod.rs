@@ -2,7 +2,8 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `monitor.rs` | one QMP connection |
+//! | `monitor.rs` | one QMP connection: what is asked, and what survives it |
+//! | `qmp/` | the processes that speak QMP |
 //! | `channels.rs` | the facts that timelines and reservations use |
 //! | `attachment.rs` | how a VM comes to be served |
 //! | `discovery.rs` | finding QEMU processes |
@@ -23,6 +24,7 @@ mod host_cpu_time;
 mod monitor;
 mod owners;
 mod prepared;
+mod qmp;
 mod questions;
 mod registry;
 mod requests;
@@ -51,8 +53,10 @@ use self::discovery::Discovery;
 use self::helpers::Helpers;
 pub use self::helpers::be_helper;
 use self::host_cpu_time::{Sampler, Threads};
-use self::monitor::{Monitor, News, Wanted};
+use self::monitor::{Connected, Monitor, News, Wanted};
 use self::prepared::Prepared;
+use self::qmp::QmpHelpers;
+pub use self::qmp::be_qmp_helper;
 use self::questions::About;
 use self::registry::{Entry, Registry};
 use crate::announce::{Budget, PerUser};
@@ -79,9 +83,10 @@ const RECONNECT: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Ended(u32),
-    Monitor(u32),
-    /// The helper of this user.
+    /// The helper of this user that examines.
     Helper(u32),
+    /// The helper of this user that speaks QMP.
+    QmpHelper(u32),
 }
 
 struct Served {
@@ -115,6 +120,13 @@ struct Served {
 }
 
 impl Served {
+    /// Has a helper speak through a connection.
+    fn speak(&mut self, connected: Connected, helpers: &mut QmpHelpers) {
+        let shared = self.vm.delivery != DeliveryKind::Vmclock;
+        self.monitor = Some(connected.begin(helpers, self.user, shared));
+        self.reconnect = None;
+    }
+
     /// Cancels a migration that somebody else has started and that must not happen. QEMU can cancel
     /// it only once it is active.
     fn forbid_unsafe_move(&mut self, told: &mut PerUser) {
@@ -124,7 +136,7 @@ impl Served {
             if told.take(self.user, monotonic()) {
                 tracing::warn!("VM {}: its migration is cancelled: {why}", self.vm.name);
             }
-            let _ = monitor.cancel_migration();
+            monitor.cancel_migration();
         }
     }
 
@@ -161,6 +173,7 @@ pub struct Vms {
     registry: Registry,
     discovery: Discovery,
     helpers: Helpers,
+    qmp: QmpHelpers,
     /// What helpers were asked, by number.
     asked: HashMap<u64, About>,
     next_discovery: Duration,
@@ -208,6 +221,7 @@ impl Vms {
             registry: Registry::in_directory(&config.run_directory),
             discovery: Discovery::default(),
             helpers: Helpers::default(),
+            qmp: QmpHelpers::default(),
             asked: HashMap::new(),
             next_discovery: Duration::ZERO,
             next_look: Duration::ZERO,
@@ -258,7 +272,7 @@ impl Vms {
         let discovery = self.discovers().then_some(self.next_discovery);
         let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
         let sample = (!self.served.is_empty()).then_some(self.sampler.next);
-        let helpers = Some(self.helpers.poll_at());
+        let helpers = Some(self.helpers.poll_at().min(self.qmp.poll_at()));
         [look, discovery, reconnect, sample, helpers]
             .into_iter()
             .flatten()
@@ -268,39 +282,45 @@ impl Vms {
 
     pub fn fds(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>)> {
         let helpers = self.helpers.fds().map(|(user, fd)| (Token::Helper(user), fd));
-        let of_vms = self.served.iter().flat_map(|served| {
+        let of_qmp = self.qmp.fds().map(|(user, fd)| (Token::QmpHelper(user), fd));
+        let of_vms = self.served.iter().filter_map(|served| {
             let pid = served.vm.qemu.process.pid();
-            let ended = served.vm.ended().fd().map(|fd| (Token::Ended(pid), fd));
-            let monitor = served.monitor.as_ref().map(|m| (Token::Monitor(pid), m.fd()));
-            ended.into_iter().chain(monitor)
+            served.vm.ended().fd().map(|fd| (Token::Ended(pid), fd))
         });
-        of_vms.chain(helpers)
+        // Events of VMs first.
+        of_qmp.chain(of_vms).chain(helpers)
     }
 
     pub fn on_ready(&mut self, token: Token, clock: &HostClock) {
-        let pid = match token {
-            Token::Ended(pid) | Token::Monitor(pid) => pid,
+        match token {
+            Token::Ended(_) => self.retire_ended(),
             Token::Helper(user) => {
                 self.helpers.on_ready(user);
                 self.take_answers(clock);
-                return;
             }
-        };
-        let Some(index) = self.served.iter().position(|s| s.vm.qemu.process.pid() == pid) else {
-            return;
-        };
-        match token {
-            Token::Ended(_) => self.retire_ended(),
-            _ => {
-                let news =
-                    self.served[index].monitor.as_mut().map(Monitor::read).unwrap_or_default();
-                self.log_remarks(index);
-                for item in news {
-                    self.take(index, item);
-                }
-                self.ask_mappings();
+            Token::QmpHelper(user) => {
+                self.qmp.on_ready(user);
+                self.take_news();
             }
         }
+    }
+
+    /// Takes in what QEMUs have said.
+    fn take_news(&mut self) {
+        let said = self.qmp.take_news();
+        if said.is_empty() {
+            return;
+        }
+        for (connection, said) in said {
+            let is_its = |s: &Served| s.monitor.as_ref().is_some_and(|m| m.number() == connection);
+            let Some(index) = self.served.iter().position(is_its) else { continue };
+            let news = self.served[index].monitor.as_mut().map(|monitor| monitor.take(said));
+            self.log_remarks(index);
+            for item in news.unwrap_or_default() {
+                self.take(index, item);
+            }
+        }
+        self.ask_mappings();
     }
 
     fn log_remarks(&mut self, index: usize) {
@@ -371,10 +391,10 @@ impl Vms {
                 }
             }
             Step::AskWhy => {
-                let _ = served.monitor.as_mut().and_then(Monitor::ask_why);
+                served.monitor.as_mut().map(Monitor::ask_why);
             }
             Step::AskStatus => {
-                let _ = served.monitor.as_mut().and_then(Monitor::ask_status);
+                served.monitor.as_mut().map(Monitor::ask_status);
             }
             Step::Nothing => {}
         }
@@ -390,6 +410,8 @@ impl Vms {
         self.retire_ended();
         self.retire_lost();
         self.helpers.on_timer(now);
+        self.qmp.on_timer(now);
+        self.take_news();
         if self.discovers() && now >= self.next_discovery {
             self.discover(now);
         }
@@ -410,11 +432,8 @@ impl Vms {
         for served in &mut self.served {
             if let Some(lost) = served.reconnect.take_if(|lost| now >= lost.at) {
                 let pid = served.vm.qemu.process.pid();
-                match Monitor::connect_to(&lost.path, pid, lost.wanted.clone()) {
-                    Ok(mut monitor) => {
-                        monitor.set_shared(served.vm.delivery != DeliveryKind::Vmclock);
-                        served.monitor = Some(monitor);
-                    }
+                match Connected::connect_to(&lost.path, pid, lost.wanted.clone()) {
+                    Ok(connected) => served.speak(connected, &mut self.qmp),
                     Err(_) => {
                         served.reconnect = Some(Reconnect { at: now + RECONNECT, ..lost });
                     }

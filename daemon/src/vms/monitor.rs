@@ -1,33 +1,27 @@
-//! One QMP connection: bytes in, events out. crates/protocols has the codec and its state machine.
+//! One QMP connection, as the daemon uses it: commands go to the helper that speaks QMP, and news
+//! come from there. Here is what survives a connection, and what is to be asked when.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::peer::{connect, peer_pid};
-use timevisor_protocols::qmp::{CpuThread, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
+use timevisor_protocols::qmp::{Command, CpuThread, News as Said, QueryStatus, VmEvent};
 use timevisor_time::Duration;
+
+use super::qmp::{Line, QmpHelpers};
 
 /// How long to wait for QEMU's greeting, which arrives at once unless another client holds the
 /// socket.
 const GREETING: Duration = Duration::from_secs(2);
 
-/// How many bytes a QEMU may send at once, and each second after that. A busy one sends some
-/// kilobytes.
-const BURST_BYTES: f64 = 1024.0 * 1024.0;
-const BYTES_A_SECOND: f64 = 128.0 * 1024.0;
-/// How many bytes are read at once, before others have their turn.
-const AT_ONCE: usize = 64 << 10;
-
 /// What QEMU has reported.
 pub enum News {
     /// An event of the VM.
     Event(VmEvent),
-    /// The answer to the initial status query.
+    /// The answer to a status query.
     Status(QueryStatus),
     /// A requested migration did not start, or failed, for this reason.
     NotMigrated(String),
@@ -35,7 +29,8 @@ pub enum News {
     Lost(String),
 }
 
-/// Requests that are pending at QEMU. They survive a lost connection.
+/// Requests that are pending at QEMU. They survive a lost connection, also when it was lost before
+/// QEMU has answered.
 #[derive(Clone, Default)]
 pub struct Wanted {
     /// Send `cont` when the page is ready.
@@ -44,66 +39,27 @@ pub struct Wanted {
     pub awaited: Option<String>,
 }
 
-pub struct Monitor {
+/// A connection to a QMP socket through which nobody speaks yet.
+pub struct Connected {
     path: PathBuf,
     stream: UnixStream,
-    session: Session,
-    status_query: Option<u64>,
-    cpus_query: Option<u64>,
-    cpus: Vec<CpuThread>,
-    /// Ids of the last migration command, and of the query why it failed.
-    migration: Option<u64>,
-    why: Option<u64>,
-    /// The page is in memory that QEMU shares with us, not in QEMU's private memory.
-    shared: bool,
-    /// Id of the command that excludes such memory from migration, and why QEMU rejected it.
-    sharing: Option<u64>,
-    immovable: Option<String>,
     wanted: Wanted,
-    /// QEMU has reported the state of the vCPUs, so it reports events too.
-    ready: bool,
-    /// What is odd about QEMU's answers, not yet taken.
-    remarks: Vec<String>,
-    /// When to complain that QEMU does not answer.
-    complain_at: Option<Duration>,
-    /// How many bytes QEMU may still send, and when that was.
-    allowance: f64,
-    counted: Duration,
 }
 
-impl Monitor {
-    /// Connects; [`Self::read`] then waits for QEMU's greeting.
+impl Connected {
+    /// Connects to a QMP socket.
     pub fn connect(path: &Path, wanted: Wanted) -> Result<Self> {
         let stream = connect(path).map_err(|error| explain(path, error))?;
-        Ok(Self {
-            path: path.to_owned(),
-            stream,
-            // Answers to an earlier connection's commands must not be mistaken for ours.
-            session: Session::with_first_id(monotonic().ceil_nanos().unsigned_abs()),
-            status_query: None,
-            cpus_query: None,
-            cpus: Vec::new(),
-            migration: None,
-            why: None,
-            shared: false,
-            sharing: None,
-            immovable: None,
-            wanted,
-            ready: false,
-            remarks: Vec::new(),
-            complain_at: Some(monotonic() + GREETING),
-            allowance: BURST_BYTES,
-            counted: monotonic(),
-        })
+        Ok(Self { path: path.to_owned(), stream, wanted })
     }
 
     /// Connects only if the monitor belongs to process `pid`: the owner of the socket's path could
     /// point it at another VM's monitor.
     pub fn connect_to(path: &Path, pid: u32, wanted: Wanted) -> Result<Self> {
-        let monitor = Self::connect(path, wanted)?;
-        let owner = monitor.pid()?;
+        let connected = Self::connect(path, wanted)?;
+        let owner = connected.pid()?;
         ensure!(owner == pid, "{} belongs to process {owner}, not to {pid}", path.display());
-        Ok(monitor)
+        Ok(connected)
     }
 
     /// The process of this monitor.
@@ -113,9 +69,63 @@ impl Monitor {
         })
     }
 
+    /// Has this user's helper begin. `shared`: the page is in memory that QEMU shares with us, which
+    /// must not migrate: it would overwrite the destination's page, or crash QEMU there if that page
+    /// is mapped read-only.
+    pub fn begin(self, helpers: &mut QmpHelpers, user: u32, shared: bool) -> Monitor {
+        let now = monotonic();
+        let line = helpers.open(user, self.stream.into(), shared, now);
+        if let Some(uri) = &self.wanted.awaited {
+            line.order(Command::Await(uri.clone()));
+        }
+        Monitor::new(self.path, line, self.wanted, now)
+    }
+}
+
+/// A connection through which a helper speaks.
+pub struct Monitor {
+    path: PathBuf,
+    line: Line,
+    wanted: Wanted,
+    cpus: Vec<CpuThread>,
+    /// Why QEMU would migrate memory that it shares with us.
+    immovable: Option<String>,
+    /// `cont` was sent, and is not answered.
+    resuming: bool,
+    /// A migration, or why one failed, was asked for and is not answered.
+    migrating: bool,
+    /// QEMU has reported the state of the vCPUs, so it reports events too.
+    ready: bool,
+    /// What is odd about QEMU's answers, not yet taken.
+    remarks: Vec<String>,
+    /// When to complain that QEMU does not answer.
+    complain_at: Option<Duration>,
+}
+
+impl Monitor {
+    fn new(path: PathBuf, line: Line, wanted: Wanted, now: Duration) -> Self {
+        Self {
+            path,
+            line,
+            wanted,
+            cpus: Vec::new(),
+            immovable: None,
+            resuming: false,
+            migrating: false,
+            ready: false,
+            remarks: Vec::new(),
+            complain_at: Some(now + GREETING),
+        }
+    }
+
     /// Whether QEMU reports stops and resumes on this connection.
     pub fn is_ready(&self) -> bool {
         self.ready
+    }
+
+    /// Which news of [`QmpHelpers::take_news`] are this connection's.
+    pub fn number(&self) -> u64 {
+        self.line.number()
     }
 
     /// A complaint that QEMU does not answer; returned once, after a while.
@@ -139,131 +149,69 @@ impl Monitor {
         (self.path, self.wanted)
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-
-    /// Reads what has arrived, up to a limit: the rest makes the descriptor readable again.
-    pub fn read(&mut self) -> Vec<News> {
-        let mut news = Vec::new();
-        let mut buffer = [0u8; 16 << 10];
-        for _ in 0..AT_ONCE / buffer.len() {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => {
-                    news.push(News::Lost("QEMU closed its QMP socket".to_owned()));
-                    return news;
-                }
-                Ok(count) if !self.may_send(count) => {
-                    let text = "QEMU sends more on its QMP socket than any monitor does";
-                    news.push(News::Lost(text.to_owned()));
-                    return news;
-                }
-                Ok(count) => {
-                    for item in self.session.on_bytes(&buffer[..count]) {
-                        if let Some(found) = self.take(item) {
-                            let lost = matches!(found, News::Lost(_));
-                            news.push(found);
-                            if lost {
-                                return news;
-                            }
-                        }
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return news,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    news.push(News::Lost(format!("the QMP socket failed: {error}")));
-                    return news;
-                }
-            }
-        }
-        news
-    }
-
-    /// Counts so many bytes more.
-    fn may_send(&mut self, count: usize) -> bool {
-        let now = monotonic();
-        let more = (now - self.counted).as_secs_f64() * BYTES_A_SECOND;
-        #[expect(clippy::cast_precision_loss, reason = "below 2^16")]
-        let count = count as f64;
-        self.allowance = (self.allowance + more).min(BURST_BYTES) - count;
-        self.counted = now;
-        self.allowance >= 0.0
-    }
-
-    fn take(&mut self, item: QmpItem) -> Option<News> {
-        match item {
-            QmpItem::Send(bytes) => self.send(&bytes),
-            QmpItem::Ready { version } => {
+    /// Takes in what the helper has said of this connection. Returns what matters to the VM.
+    pub fn take(&mut self, said: Said) -> Vec<News> {
+        match said {
+            Said::Greeted(version) => {
                 tracing::debug!("{}: QEMU {version}", self.path.display());
-                // QEMU sends MIGRATION events only on request.
-                let (_, mut sent) = self.set_capability("events");
-                if self.shared {
-                    sent = sent.or_else(|| self.ignore_shared());
+                vec![]
+            }
+            Said::Event(event) => {
+                if event == VmEvent::Resume {
+                    self.resumed();
                 }
-                // QEMU answers in order: once the state is known, the capabilities are set.
-                sent.or_else(|| self.ask_status()).or_else(|| self.ask_cpus())
+                self.migrating &= !matches!(event, VmEvent::Migration(_));
+                vec![News::Event(event)]
             }
-            QmpItem::Event(event) => Some(News::Event(VmEvent::from(&event))),
-            QmpItem::Reply { id, result } => self.reply(id, result),
-            QmpItem::Fault(fault) => Some(News::Lost(format!("QMP: {fault}"))),
-        }
-    }
-
-    fn reply(
-        &mut self,
-        id: u64,
-        result: Result<serde_json::Value, timevisor_protocols::qmp::QmpError>,
-    ) -> Option<News> {
-        let is_status = self.status_query == Some(id);
-        let is_cpus = self.cpus_query.take_if(|query| *query == id).is_some();
-        let is_why = self.why.take_if(|query| *query == id).is_some();
-        let is_sharing = self.sharing.take_if(|command| *command == id).is_some();
-        let is_migration = self.migration.take_if(|command| *command == id).is_some();
-        match result {
-            Ok(value) if is_why => {
-                let why = value["error-desc"].as_str().unwrap_or("QEMU does not say why");
-                Some(News::NotMigrated(why.to_owned()))
-            }
-            Ok(value) if is_cpus => {
-                match cpu_threads(&value) {
-                    Ok(cpus) => self.cpus = cpus,
-                    Err(error) => self.remark(&error),
-                }
-                None
-            }
-            Err(error) if is_migration => Some(News::NotMigrated(error.to_string())),
-            Ok(value) if is_status => {
-                self.status_query = None;
+            Said::Status(status) => {
                 self.ready = true;
-                if let Some(News::NotMigrated(why)) = self.begin_to_await() {
-                    self.remark(&why);
-                }
-                match QueryStatus::from_reply(&value) {
-                    Ok(status) => Some(News::Status(status)),
-                    Err(error) => Some(News::Lost(error.to_string())),
-                }
+                vec![News::Status(status)]
             }
-            Ok(_) => {
-                self.immovable.take_if(|_| is_sharing);
-                None
+            Said::Cpus(cpus) => {
+                self.cpus = cpus;
+                vec![]
             }
-            Err(error) if is_sharing => {
-                let why = format!(
-                    "QEMU refuses x-ignore-shared ({error}), and would copy over the other host's page"
-                );
+            Said::Resumed => {
+                self.resumed();
+                vec![]
+            }
+            Said::Awaits => {
+                self.wanted.awaited = None;
+                vec![]
+            }
+            Said::Migrates => {
+                self.migrating = false;
+                vec![]
+            }
+            Said::NotMigrated(why) => {
+                self.migrating = false;
+                self.wanted.awaited = None;
+                vec![News::NotMigrated(why)]
+            }
+            Said::Immovable(why) => {
                 self.remark(&format!("this VM must not migrate: {why}"));
                 self.immovable = Some(why);
-                None
+                vec![]
             }
-            Err(error) => {
-                self.remark(&format!("QEMU refused a command: {error}"));
-                None
+            Said::Movable => {
+                self.immovable = None;
+                vec![]
+            }
+            Said::Remark(what) => {
+                self.remark(&what);
+                vec![]
+            }
+            Said::Lost(reason) => {
+                // It may have begun all the same: it is not asked for again, and events tell.
+                let failed = std::mem::take(&mut self.migrating).then(|| {
+                    News::NotMigrated(format!("the QMP connection was lost meanwhile: {reason}"))
+                });
+                failed.into_iter().chain([News::Lost(reason)]).collect()
             }
         }
     }
 
-    fn remark(&mut self, what: &dyn std::fmt::Display) {
+    fn remark(&mut self, what: &str) {
         self.remarks.push(format!("{}: {what}", self.path.display()));
     }
 
@@ -273,17 +221,13 @@ impl Monitor {
     }
 
     /// Asks for the state of the VM; the answer comes as [`News::Status`].
-    pub fn ask_status(&mut self) -> Option<News> {
-        let (id, bytes) = self.session.command("query-status", None);
-        self.status_query = Some(id);
-        self.send(&bytes)
+    pub fn ask_status(&mut self) {
+        self.line.order(Command::AskStatus);
     }
 
     /// Asks for the threads of the vCPUs. QEMU does not report when one is plugged or unplugged.
-    pub fn ask_cpus(&mut self) -> Option<News> {
-        let (id, bytes) = self.session.command("query-cpus-fast", None);
-        self.cpus_query = Some(id);
-        self.send(&bytes)
+    pub fn ask_cpus(&mut self) {
+        self.line.order(Command::AskCpus);
     }
 
     /// The latest answer to [`Self::ask_cpus`].
@@ -296,7 +240,7 @@ impl Monitor {
     pub fn want_resume(&mut self) {
         self.wanted.resume = true;
         if self.ready {
-            let _ = self.ask_status();
+            self.ask_status();
         }
     }
 
@@ -305,41 +249,23 @@ impl Monitor {
         self.wanted.resume = false;
     }
 
-    /// Resumes the VM once, if requested.
+    /// Resumes the VM once, if requested. Until QEMU has answered, the request is pending: another
+    /// connection repeats it.
     pub fn resume_if_asked(&mut self) {
-        if std::mem::take(&mut self.wanted.resume) {
-            let (_, bytes) = self.session.command("cont", None);
-            if let Some(News::Lost(reason)) = self.send(&bytes) {
-                tracing::warn!("{}: {reason}", self.path.display());
-            }
+        if self.wanted.resume && !std::mem::replace(&mut self.resuming, true) {
+            self.line.order(Command::Resume);
+        }
+    }
+
+    fn resumed(&mut self) {
+        if std::mem::take(&mut self.resuming) {
+            self.wanted.resume = false;
         }
     }
 
     /// Stops and resumes the VM.
     pub fn pause_for_a_moment(&mut self) {
-        for command in ["stop", "cont"] {
-            let (_, bytes) = self.session.command(command, None);
-            if let Some(News::Lost(reason)) = self.send(&bytes) {
-                tracing::warn!("{}: {reason}", self.path.display());
-            }
-        }
-    }
-
-    /// Sets whether the page is in memory that QEMU shares with us; may be called before QEMU's
-    /// greeting.
-    pub fn set_shared(&mut self, shared: bool) {
-        self.shared = shared;
-        if shared && self.ready {
-            let _ = self.ignore_shared();
-        }
-    }
-
-    /// Tells QEMU not to migrate memory that it shares with us. It would overwrite the
-    /// destination's page, or crash there if that page is mapped read-only.
-    fn ignore_shared(&mut self) -> Option<News> {
-        let (id, sent) = self.set_capability("x-ignore-shared");
-        self.sharing = Some(id);
-        sent
+        self.line.order(Command::PauseForAMoment);
     }
 
     /// Why the VM must not migrate, if so: the destination's QEMU would crash if the page is mapped
@@ -350,58 +276,30 @@ impl Monitor {
 
     /// Asks QEMU again to exclude shared memory from migration.
     pub fn try_sharing_again(&mut self) {
-        let _ = self.ignore_shared();
-    }
-
-    fn set_capability(&mut self, name: &str) -> (u64, Option<News>) {
-        let arguments = json!({"capabilities": [{"capability": name, "state": true}]});
-        let (id, bytes) = self.session.command("migrate-set-capabilities", Some(arguments));
-        (id, self.send(&bytes))
+        self.line.order(Command::IgnoreShared);
     }
 
     /// Migrates the VM to `uri`. Events report the outcome.
-    pub fn migrate(&mut self, uri: &str) -> Option<News> {
-        let (id, bytes) = self.session.command("migrate", Some(json!({"uri": uri})));
-        self.migration = Some(id);
-        self.send(&bytes)
+    pub fn migrate(&mut self, uri: &str) {
+        self.migrating = true;
+        self.line.order(Command::Migrate(uri.to_owned()));
     }
 
-    /// Makes QEMU wait for the VM at `uri`, now or after its greeting.
+    /// Makes QEMU wait for the VM at `uri`, now or after it has told its state.
     pub fn await_migration(&mut self, uri: &str) {
         self.wanted.awaited = Some(uri.to_owned());
-        if self.ready {
-            let _ = self.begin_to_await();
-        }
-    }
-
-    fn begin_to_await(&mut self) -> Option<News> {
-        let uri = self.wanted.awaited.take()?;
-        if let Some(why) = &self.immovable {
-            return Some(News::NotMigrated(format!("it is not awaited: {why}")));
-        }
-        let (id, bytes) = self.session.command("migrate-incoming", Some(json!({"uri": uri})));
-        self.migration = Some(id);
-        self.send(&bytes)
+        self.line.order(Command::Await(uri.to_owned()));
     }
 
     /// Cancels a migration; the VM stays.
-    pub fn cancel_migration(&mut self) -> Option<News> {
-        let (_, bytes) = self.session.command("migrate_cancel", None);
-        self.send(&bytes)
+    pub fn cancel_migration(&mut self) {
+        self.line.order(Command::CancelMigration);
     }
 
     /// Asks why a migration failed.
-    pub fn ask_why(&mut self) -> Option<News> {
-        let (id, bytes) = self.session.command("query-migrate", None);
-        self.why = Some(id);
-        self.send(&bytes)
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Option<News> {
-        match self.stream.write_all(bytes) {
-            Ok(()) => None,
-            Err(error) => Some(News::Lost(format!("the QMP socket failed: {error}"))),
-        }
+    pub fn ask_why(&mut self) {
+        self.migrating = true;
+        self.line.order(Command::AskWhy);
     }
 }
 
@@ -413,4 +311,77 @@ fn explain(path: &Path, error: io::Error) -> anyhow::Error {
         format!("cannot connect to the QMP socket {path}; is the VM running?")
     };
     anyhow::Error::new(error).context(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timevisor_protocols::qmp::{MigrationStatus, RunState};
+
+    fn monitor(wanted: Wanted) -> Monitor {
+        Monitor::new(PathBuf::from("qmp"), Line::dead(1), wanted, Duration::ZERO)
+    }
+
+    fn lost(monitor: &mut Monitor) -> Vec<News> {
+        monitor.take(Said::Lost("gone".to_owned()))
+    }
+
+    #[test]
+    fn a_resume_is_pending_until_qemu_has_answered() {
+        let paused = QueryStatus { running: false, state: RunState::Paused };
+        for answer in [None, Some(Said::Resumed), Some(Said::Event(VmEvent::Resume))] {
+            let mut monitor = monitor(Wanted { resume: true, awaited: None });
+            monitor.take(Said::Status(paused.clone()));
+            assert!(monitor.is_ready());
+            monitor.resume_if_asked();
+            let answered = answer.is_some();
+            answer.map(|answer| monitor.take(answer));
+            assert!(matches!(lost(&mut monitor)[..], [News::Lost(_)]));
+            assert_eq!(monitor.into_wanted().1.resume, !answered);
+        }
+    }
+
+    /// Somebody else resumed it before its page was ready, and may stop it again.
+    #[test]
+    fn a_resume_that_we_did_not_ask_for_answers_nothing() {
+        let mut monitor = monitor(Wanted { resume: true, awaited: None });
+        monitor.take(Said::Event(VmEvent::Resume));
+        assert!(monitor.wanted.resume);
+        monitor.runs_already();
+        assert!(!monitor.wanted.resume);
+    }
+
+    #[test]
+    fn a_wait_for_a_migration_survives_unless_it_was_answered() {
+        for answer in [None, Some(Said::Awaits), Some(Said::NotMigrated("no".to_owned()))] {
+            let mut monitor = monitor(Wanted::default());
+            monitor.await_migration("tcp:0:1");
+            let answered = answer.is_some();
+            answer.map(|answer| monitor.take(answer));
+            lost(&mut monitor);
+            assert_eq!(monitor.into_wanted().1.awaited.is_none(), answered);
+        }
+    }
+
+    #[test]
+    fn a_migration_without_an_answer_has_failed_when_the_connection_is_lost() {
+        let began = VmEvent::Migration(MigrationStatus::Setup);
+        for answer in [None, Some(Said::Migrates), Some(Said::Event(began))] {
+            let mut monitor = monitor(Wanted::default());
+            monitor.migrate("tcp:b:1");
+            let answered = answer.is_some();
+            answer.map(|answer| monitor.take(answer));
+            let told = lost(&mut monitor);
+            assert_eq!(matches!(told[..], [News::NotMigrated(_), News::Lost(_)]), !answered);
+            assert!(matches!(told.last(), Some(News::Lost(_))));
+        }
+    }
+
+    #[test]
+    fn silence_is_complained_of_once() {
+        let mut monitor = monitor(Wanted::default());
+        assert_eq!(monitor.complaint(Duration::from_secs(1)), None);
+        assert!(monitor.complaint(GREETING).is_some_and(|text| text.contains("nobody answers")));
+        assert_eq!(monitor.complaint(Duration::from_secs(9)), None);
+    }
 }

@@ -19,7 +19,7 @@ use timevisor_time::CounterRatio;
 
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
-use super::monitor::{Monitor, Wanted};
+use super::monitor::{Connected, Monitor, Wanted};
 use super::prepared::Files;
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
@@ -59,7 +59,7 @@ impl Vms {
         let wanted = Wanted { resume: add.resume, awaited: None };
         let monitor = match &add.qmp {
             Some(_) if connected.is_some() => None,
-            Some(path) => Some(Monitor::connect(Path::new(path), wanted).map_err(|e| {
+            Some(path) => Some(Connected::connect(Path::new(path), wanted).map_err(|e| {
                 error(
                     ErrorCode::NotFound,
                     format!("{e:#}"),
@@ -145,17 +145,15 @@ impl Vms {
         &mut self,
         index: usize,
         add: &VmAdd,
-        monitor: Option<Monitor>,
+        monitor: Option<Connected>,
         clock: &HostClock,
     ) -> Result<usize, ErrorBody> {
         let served = &mut self.served[index];
         if let Some(name) = &add.name {
             served.vm.name.clone_from(name);
         }
-        if let Some(mut monitor) = monitor {
-            monitor.set_shared(served.vm.delivery != DeliveryKind::Vmclock);
-            served.monitor = Some(monitor);
-            served.reconnect = None;
+        if let Some(connected) = monitor {
+            served.speak(connected, &mut self.qmp);
         } else if let Some(known) = served.monitor.as_mut().filter(|_| add.resume) {
             known.want_resume();
         }
@@ -207,8 +205,7 @@ impl Vms {
                 self.served[index].vm.transit_mut().fail("cancelled".to_owned());
             }
             None => {
-                let monitor = self.served[index].monitor.as_mut();
-                let _ = monitor.and_then(Monitor::cancel_migration);
+                self.served[index].monitor.as_mut().map(Monitor::cancel_migration);
             }
             Some(_) => {
                 notices.drain(migrate, monotonic());
@@ -262,7 +259,9 @@ impl Vms {
             served.vm.writer().set_moving(true);
             notices.moves(&served.vm.name);
         }
-        let _ = served.monitor.as_mut().and_then(|monitor| monitor.migrate(uri));
+        if let Some(monitor) = &mut served.monitor {
+            monitor.migrate(uri);
+        }
         served.vm.transit_mut().leave();
     }
 

@@ -8,13 +8,13 @@
 //!
 //! What a helper gives up:
 //!
-//! | what | how |
-//! | --- | --- |
-//! | root's files and processes | another user and group, no supplementary groups |
-//! | capabilities | CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: other processes' memory, and debugfs |
-//! | writing, sockets, programs, other processes | seccomp: files are opened for reading only |
-//! | memory, descriptors, core files | resource limits |
-//! | regaining anything | no_new_privs; nobody else may trace it |
+//! | what | a helper that examines ([`confine`]) | one that speaks through sockets ([`confine_to_descriptors`]) |
+//! | --- | --- | --- |
+//! | root's files and processes | another user and group, no supplementary groups | the same |
+//! | capabilities | CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: other processes' memory, and debugfs | none |
+//! | writing, sockets, programs, other processes | seccomp: files are opened for reading only | seccomp: descriptors that it has or is given, and nothing else |
+//! | memory, descriptors, core files | resource limits | the same |
+//! | regaining anything | no_new_privs; nobody else may trace it | the same |
 //!
 //! A process that is not root's keeps the user and the capabilities that it has, and loses the rest.
 
@@ -63,8 +63,27 @@ const MOST_DESCRIPTORS: u64 = 1024;
 /// # Errors
 /// The step that failed. Those before it have taken effect.
 pub fn confine(address_space: u64) -> Result<(), ConfineError> {
-    let [memory, descriptors, core] = [address_space, MOST_DESCRIPTORS, 0]
-        .map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
+    give_up(address_space, MOST_DESCRIPTORS, KEPT)?;
+    seccompiler::apply_filter(&filters::helper()?)?;
+    Ok(())
+}
+
+/// Confines this process to the descriptors that it has and that it is given (SCM_RIGHTS), at most
+/// `descriptors` at a time: it neither opens files nor has a capability. Otherwise as [`confine`].
+///
+/// # Errors
+/// The step that failed. Those before it have taken effect.
+pub fn confine_to_descriptors(address_space: u64, descriptors: u64) -> Result<(), ConfineError> {
+    give_up(address_space, descriptors, 0)?;
+    keep_capabilities(0)?;
+    seccompiler::apply_filter(&filters::sockets()?)?;
+    Ok(())
+}
+
+/// Everything but system calls. `kept`: capabilities that a process of root's keeps.
+fn give_up(address_space: u64, descriptors: u64, kept: u32) -> Result<(), ConfineError> {
+    let [memory, descriptors, core] =
+        [address_space, descriptors, 0].map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
     // SAFETY: complete structures for the calls to read.
     unsafe {
         check(libc::setrlimit(libc::RLIMIT_AS, &raw const memory), "memory")?;
@@ -75,17 +94,15 @@ pub fn confine(address_space: u64) -> Result<(), ConfineError> {
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, "new privileges")?;
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } == 0 {
-        become_nobody()?;
+        become_nobody(kept)?;
     }
     // SAFETY: prctl with integers only. After the change of user, which resets it.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }, "being traced")?;
     // SAFETY: as above.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }, "a later end")?;
-    seccompiler::apply_filter(&filters::helper()?)?;
-    Ok(())
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }, "a later end")
 }
 
-fn become_nobody() -> Result<(), ConfineError> {
+fn become_nobody(kept: u32) -> Result<(), ConfineError> {
     // SAFETY: prctl with integers only.
     check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) }, "root's rights")?;
     // In a user namespace without this user, root is all there is: its capabilities go all the same.
@@ -104,7 +121,7 @@ fn become_nobody() -> Result<(), ConfineError> {
         // CAP_SETPCAP; no_new_privs makes the set useless in any case.
         let _ = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
-    keep_capabilities(KEPT)
+    keep_capabilities(kept)
 }
 
 /// Of this thread's capabilities, only these stay.
@@ -156,10 +173,60 @@ fn check(result: libc::c_int, what: &'static str) -> Result<(), ConfineError> {
 mod tests {
     use super::*;
     use std::fs::{self, File, OpenOptions};
+    use std::io::{Read as _, Write as _};
     use std::net::UdpSocket;
     use std::process::Command;
 
     const CHILD: &str = "TIMEVISOR_CONFINE_CHILD";
+    const SPEAKER: &str = "TIMEVISOR_CONFINE_SPEAKER";
+
+    /// Whether this thread may signal that process, with no signal.
+    fn may_signal(pid: u32) -> bool {
+        // SAFETY: integers.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, pid, 0) == 0 }
+    }
+
+    /// Run by a test below, as [`child`].
+    #[test]
+    fn speaker() {
+        let Some(folder) = std::env::var_os(SPEAKER) else { return };
+        let folder = std::path::PathBuf::from(folder);
+        let (mut here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut status = File::open("/proc/thread-self/status").unwrap();
+        confine_to_descriptors(1 << 30, 64).unwrap();
+        here.write_all(b"word").unwrap();
+        let mut word = [0; 4];
+        there.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"word");
+        assert!(File::open(folder.join("old")).is_err() && File::open("/proc/self/comm").is_err());
+        assert!(UdpSocket::bind("127.0.0.1:0").is_err());
+        assert!(std::os::unix::net::UnixStream::connect(folder.join("old")).is_err());
+        assert!(Command::new("/bin/true").status().is_err());
+        assert!(!may_signal(std::os::unix::process::parent_id()));
+        assert!(here.try_clone().is_err(), "fcntl is not needed");
+        assert!(Vec::<u8>::new().try_reserve(2 << 30).is_err());
+        // The kernel writes it when it is read.
+        let mut text = String::new();
+        status.read_to_string(&mut text).unwrap();
+        for none in ["CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "Seccomp:\t2\n"]
+        {
+            assert!(text.contains(none), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_speaking_helper_has_its_descriptors_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("old"), "x").unwrap();
+        let tests = std::env::current_exe().unwrap();
+        let output = Command::new(tests)
+            .args(["--exact", "confine::tests::speaker", "--test-threads=1"])
+            .env(SPEAKER, folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
 
     /// Run by the test below: what is given up is given up by the whole process.
     #[test]
@@ -187,6 +254,8 @@ mod tests {
         assert!(UdpSocket::bind("127.0.0.1:0").is_err());
         assert!(Command::new("/bin/true").status().is_err());
         assert!(fs::remove_file(folder.join("old")).is_err());
+        assert!(!may_signal(std::os::unix::process::parent_id()));
+        assert!(may_signal(std::process::id()));
         assert!(Vec::<u8>::new().try_reserve(2 << 30).is_err());
     }
 

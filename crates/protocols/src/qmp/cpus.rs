@@ -3,11 +3,11 @@
 //!
 //! What it does not do: send the command, or check that the threads are QEMU's.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A vCPU and the thread that runs it. Under TCG with `thread=single` several have the same one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CpuThread {
     /// `cpu-index`.

@@ -5,12 +5,13 @@
 //! What it does not do: report errors. An event that is unknown, or lacks a required member, is
 //! [`VmEvent::Other`]: QEMU adds events in every version.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::message::QmpEvent;
 
 /// What happened to the VM.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum VmEvent {
     /// STOP: the vCPUs do not run. Under TCG, the guest's counter stops too.
     Stop,
@@ -46,7 +47,7 @@ pub enum VmEvent {
 }
 
 /// Progress of a migration: `MigrationStatus` of qapi/migration.json.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MigrationStatus {
     /// Never attempted.
     None,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::line::LineTooLong;
@@ -27,7 +27,7 @@ pub enum Message {
 }
 
 /// The version of QEMU.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct QemuVersion {
     /// 7 in 7.2.22.
     pub major: u32,

@@ -2,11 +2,11 @@
 //!
 //! What it does not do: send the command; pass `"query-status"` to [`super::Session::command`].
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What QEMU does with the VM.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RunState {
     /// Stopped by the debugger.
     Debug,
@@ -69,7 +69,7 @@ impl From<&str> for RunState {
 }
 
 /// The answer to `query-status`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueryStatus {
     /// Whether the vCPUs run.
     pub running: bool,

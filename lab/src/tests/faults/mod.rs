@@ -175,7 +175,7 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "fault-qmp",
-        about: "a QMP socket that is lost, mute or crowded: the VM is still served",
+        about: "a QMP socket that is lost, mute or crowded, or whose helper hangs or ends: the VM is still served",
         tier: Tier::All,
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 45,

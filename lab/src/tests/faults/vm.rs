@@ -1,18 +1,21 @@
-//! Faults of a served VM: its QMP socket is lost, it ends, or the daemon may not inspect it any
-//! more.
+//! Faults of a served VM: its QMP socket is lost, or the helper that speaks through it; it ends, or
+//! the daemon may not inspect it any more.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::mpsc;
+use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use timevisor_clock_page::reader::Vmclock;
 use timevisor_linux::page::ReadPage;
 use timevisor_linux::{page_file, peer};
 
+use crate::command;
 use crate::host::{Host, mentions};
 use crate::ntp_impostor::Impostor;
 use crate::qmp::Qmp;
@@ -39,8 +42,11 @@ pub(crate) fn qmp(ctx: &Context) -> anyhow::Result<String> {
     crowded(ctx, &host, &vm).context("crowded")?;
     stop_is_noticed(&host, &vm)?;
     inherited(ctx, &host, &vm).context("another client's answers")?;
-    Ok("lost, mute, babbling, crowded and inherited sockets: served by looking, stops noticed"
-        .to_owned())
+    let late = helpers(&host, &vm).context("helpers")?;
+    Ok(format!(
+        "lost, mute, babbling, crowded and inherited sockets: served by looking, stops noticed; a resume that a helper \
+         leaves undone is done by another, after {late}"
+    ))
 }
 
 fn add(host: &Host, vm: &Bare, socket: &Path) -> anyhow::Result<()> {
@@ -169,6 +175,42 @@ fn inherited(ctx: &Context, host: &Host, vm: &Bare) -> anyhow::Result<()> {
     ensure!(answers.join().is_ok(), "the relay panicked");
     fs::remove_file(&path)?;
     Ok(())
+}
+
+/// The helper that speaks QMP stands still, and another one is killed: the VM is nevertheless resumed,
+/// as requested. Returns how long that takes.
+fn helpers(host: &Host, vm: &Bare) -> anyhow::Result<String> {
+    let path = vm.qmp_path();
+    add(host, vm, &path)?;
+    host.wait_until("a helper speaks QMP", |_| Ok(speakers()?.len() == 1))?;
+    // The relay may have gone before QEMU did what it was told.
+    vm.qmp()?.run("cont")?;
+    let mut late = Vec::new();
+    for signal in ["-STOP", "-KILL"] {
+        host.wait_vm("web", "synchronized")?;
+        vm.qmp()?.run("stop")?;
+        host.wait_vm("web", "unknown")?;
+        let (begin, before) = (Instant::now(), speakers()?);
+        let [pid] = &before[..] else { bail!("{} helpers speak QMP", before.len()) };
+        command::output(Command::new("kill").args([signal, pid]))?;
+        let socket = path.display().to_string();
+        host.cli(&["vm", "add", "--qmp", &socket, "--pid", &vm.pid(), "--resume"])?;
+        host.wait_vm("web", "synchronized")?;
+        late.push(format!("{:.1} s", begin.elapsed().as_secs_f64()));
+        let after = speakers()?;
+        ensure!(after.len() == 1 && after != before, "{before:?} became {after:?}");
+    }
+    Ok(late.join(" and "))
+}
+
+/// The helpers of this namespace's daemon that speak QMP.
+fn speakers() -> anyhow::Result<Vec<String>> {
+    let is_one = |entry: &fs::DirEntry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.ends_with(b"\0--qmp-helper\0")
+    };
+    let processes = fs::read_dir("/proc")?.flatten().filter(is_one);
+    Ok(processes.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
 pub(crate) fn ends(ctx: &Context) -> anyhow::Result<String> {

@@ -132,16 +132,23 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// The status of each helper of this namespace's daemon that has not ended.
-fn statuses() -> anyhow::Result<Vec<String>> {
+/// Each helper of this namespace's daemon that has not ended: the capabilities that it may have, and its
+/// status.
+fn statuses() -> anyhow::Result<Vec<(u64, String)>> {
+    // CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE.
+    const EXAMINES: u64 = 1 << 2 | 1 << 19;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if line.ends_with(b"\0--helper\0") {
-            found.extend(fs::read_to_string(entry.path().join("status")).ok());
-        }
+        let kept = match line.as_slice() {
+            line if line.ends_with(b"\0--helper\0") => EXAMINES,
+            line if line.ends_with(b"\0--qmp-helper\0") => 0,
+            _ => continue,
+        };
+        let status = fs::read_to_string(entry.path().join("status"));
+        found.extend(status.ok().map(|status| (kept, status)));
     }
-    found.retain(|status| !field(status, "State:").starts_with('Z'));
+    found.retain(|(_, status)| !field(status, "State:").starts_with('Z'));
     Ok(found)
 }
 
@@ -152,28 +159,28 @@ fn field<'s>(status: &'s str, name: &str) -> &'s str {
 
 /// Helpers that wait in the kernel for something that never comes.
 fn hanging_helpers() -> anyhow::Result<usize> {
-    let hangs = |status: &&String| field(status, "State:").starts_with('D');
+    let hangs = |(_, status): &&(u64, String)| field(status, "State:").starts_with('D');
     Ok(statuses()?.iter().filter(hangs).count())
 }
 
 /// What the helpers of this namespace's daemon may do, of which her processes have at least one; and
 /// how many hang.
 fn helpers() -> anyhow::Result<(String, usize)> {
-    // CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE.
-    const KEPT: u64 = 1 << 2 | 1 << 19;
     let mut users = std::collections::BTreeSet::new();
-    let mut count = 0;
-    for status in &statuses()? {
+    let (mut count, mut speak) = (0, 0);
+    for (kept, status) in &statuses()? {
         let capabilities = u64::from_str_radix(field(status, "CapPrm:"), 16)?;
-        ensure!(capabilities & !KEPT == 0, "a helper has capabilities {capabilities:x}");
+        ensure!(capabilities & !kept == 0, "a helper has capabilities {capabilities:x}");
         let confined = field(status, "Seccomp:") == "2" && field(status, "NoNewPrivs:") == "1";
         ensure!(confined, "a helper: {status}");
         users.insert(field(status, "Uid:").split_whitespace().next().unwrap_or("?").to_owned());
         count += 1;
+        speak += usize::from(*kept == 0);
     }
-    ensure!(count > 0, "no helper runs");
+    ensure!(count > speak && speak > 0, "of {count} helpers {speak} speak QMP");
     let users = users.into_iter().collect::<Vec<_>>().join(" and ");
-    Ok((format!("{count} confined helpers as uid {users}"), hanging_helpers()?))
+    let text = format!("{count} confined helpers as uid {users}, {speak} of which speak QMP");
+    Ok((text, hanging_helpers()?))
 }
 
 /// What root and the VM see for a while.

@@ -146,7 +146,7 @@ fn memory_of(host: &Host) -> anyhow::Result<u64> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let own = entry.file_name().to_string_lossy() == daemon.to_string();
-        if !own && !line.ends_with(b"\0--helper\0") {
+        if !own && !line.ends_with(b"\0--helper\0") && !line.ends_with(b"\0--qmp-helper\0") {
             continue;
         }
         let rollup = fs::read_to_string(entry.path().join("smaps_rollup")).unwrap_or_default();
