@@ -6,7 +6,7 @@
 
 use std::io;
 
-use crate::confine::{ConfineError, keep_of_all};
+use crate::confine::{ConfineError, keep_of_all, limit};
 
 /// Of linux/capability.h: which capabilities stay, and what for.
 const KEPT: [usize; 7] = [
@@ -36,16 +36,11 @@ fn kept() -> Vec<usize> {
 /// # Errors
 /// The step that failed. Those before it have taken effect.
 pub fn confine_introspector(address_space: u64) -> Result<(), ConfineError> {
-    let kernel =
-        |what: &'static str| ConfineError::Kernel { what, source: io::Error::last_os_error() };
-    let memory = libc::rlimit { rlim_cur: address_space, rlim_max: address_space };
-    // SAFETY: a complete structure for the call to read.
-    if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const memory) } != 0 {
-        return Err(kernel("memory"));
-    }
+    limit(libc::RLIMIT_AS, address_space, "memory")?;
     // SAFETY: prctl with integers only.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(kernel("new privileges"));
+        let source = io::Error::last_os_error();
+        return Err(ConfineError::Kernel { what: "new privileges", source });
     }
     let mut words = [0; 2];
     for capability in kept() {

@@ -82,14 +82,9 @@ pub fn confine_to_descriptors(address_space: u64, descriptors: u64) -> Result<()
 
 /// Everything but system calls. `kept`: capabilities that a process of root's keeps.
 fn give_up(address_space: u64, descriptors: u64, kept: u32) -> Result<(), ConfineError> {
-    let [memory, descriptors, core] =
-        [address_space, descriptors, 0].map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
-    // SAFETY: complete structures for the calls to read.
-    unsafe {
-        check(libc::setrlimit(libc::RLIMIT_AS, &raw const memory), "memory")?;
-        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const descriptors), "descriptors")?;
-        check(libc::setrlimit(libc::RLIMIT_CORE, &raw const core), "core files")?;
-    }
+    limit(libc::RLIMIT_AS, address_space, "memory")?;
+    limit(libc::RLIMIT_NOFILE, descriptors, "descriptors")?;
+    limit(libc::RLIMIT_CORE, 0, "core files")?;
     // SAFETY: prctl with integers only.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, "new privileges")?;
     // SAFETY: takes nothing.
@@ -122,6 +117,22 @@ fn become_nobody(kept: u32) -> Result<(), ConfineError> {
         let _ = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
     keep_capabilities(kept)
+}
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+/// This process gets at most so much of a resource, for good; less if it has less already.
+pub(crate) fn limit(which: Resource, most: u64, what: &'static str) -> Result<(), ConfineError> {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure for the call to fill.
+    check(unsafe { libc::getrlimit(which, &raw mut limits) }, what)?;
+    let most = most.min(limits.rlim_max);
+    let limits = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: a complete structure for the call to read.
+    check(unsafe { libc::setrlimit(which, &raw const limits) }, what)
 }
 
 /// Of this thread's capabilities, only these stay.
