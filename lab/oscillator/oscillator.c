@@ -10,11 +10,16 @@
  *
  * Parameters: LAB_OSCILLATOR="PPB OFFSET AMPLITUDE PERIOD", PERIOD in ticks of the TSC. oscillator.rs has the inverse.
  * The vDSO's own reads are answered with the TSC: the kernel's clocks are those of the machine.
+ *
+ * A program that such a process starts (timevisord's helpers) would read the TSC before any library of it is loaded, and be
+ * killed: traps are inherited. So it starts without them, and with this library.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +31,7 @@
 static int64_t ppb, offset;
 static double amplitude_ppb, period;
 static uintptr_t vdso_from, vdso_to;
+static char preload[4096], parameters[256];
 
 static uint64_t counter(uint64_t tsc) {
     double turns = fmod((double)tsc, period) / period;
@@ -58,6 +64,45 @@ static void trap(int signal_number, siginfo_t *info, void *context) {
     registers[REG_RIP] += is_rdtsc ? 2 : 3;
 }
 
+typedef int spawner(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *,
+                    char *const *);
+
+/* The environment of a child, which may have been emptied, and what this library needs. */
+static char **with_ours(char *const *environment) {
+    size_t count = 0;
+    while (environment && environment[count])
+        count++;
+    char **all = calloc(count + 3, sizeof *all);
+    if (!all)
+        return NULL;
+    memcpy(all, environment, count * sizeof *all);
+    all[count] = preload;
+    all[count + 1] = parameters;
+    return all;
+}
+
+/* The trap is the calling thread's, and its child inherits it. */
+static int untrapped(const char *name, pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+                     const posix_spawnattr_t *attributes, char *const *arguments, char *const *environment) {
+    spawner *real = (spawner *)dlsym(RTLD_NEXT, name);
+    prctl(PR_SET_TSC, PR_TSC_ENABLE);
+    char **all = with_ours(environment);
+    int result = real(pid, path, actions, attributes, arguments, all ? all : environment);
+    free(all);
+    prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+    return result;
+}
+
+int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
+                char *const *arguments, char *const *environment) {
+    return untrapped("posix_spawn", pid, path, actions, attributes, arguments, environment);
+}
+
+int posix_spawnp(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
+                 char *const *arguments, char *const *environment) {
+    return untrapped("posix_spawnp", pid, path, actions, attributes, arguments, environment);
+}
+
 static void die(const char *reason) {
     fprintf(stderr, "oscillator.so: %s\n", reason);
     _exit(125);
@@ -79,6 +124,8 @@ __attribute__((constructor)) static void begin(void) {
     const char *text = getenv("LAB_OSCILLATOR");
     if (!text || sscanf(text, "%" SCNd64 " %" SCNd64 " %lf %lf", &ppb, &offset, &amplitude_ppb, &period) != 4 || period <= 0)
         die("set LAB_OSCILLATOR=\"PPB OFFSET AMPLITUDE PERIOD\"");
+    snprintf(parameters, sizeof parameters, "LAB_OSCILLATOR=%s", text);
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "");
     find_vdso();
     struct sigaction action = {.sa_sigaction = trap, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     if (sigaction(SIGSEGV, &action, NULL) || prctl(PR_SET_TSC, PR_TSC_SIGSEGV))

@@ -48,7 +48,8 @@ impl Oscillator {
         Ok(Self { library, parameters })
     }
 
-    /// As [`command::tethered`]; `program` must be linked dynamically and start no other program.
+    /// As [`command::tethered`]; `program` must be linked dynamically. Programs that it starts by
+    /// posix_spawn(3) have the same counter.
     pub fn tethered(&self, program: impl AsRef<OsStr>) -> Command {
         // env comes last: a process that has begun to trap cannot execute another program, because
         // that program would read the TSC before its libraries are loaded.

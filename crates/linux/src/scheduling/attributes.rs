@@ -38,7 +38,8 @@ pub struct Attributes {
 }
 
 /// Children begin as SCHED_OTHER. Without it, a SCHED_DEADLINE thread cannot start threads at all
-/// (EAGAIN), but QEMU's threads must.
+/// (EAGAIN), but QEMU's threads must; and those of a SCHED_FIFO thread, such as QEMU's main loop
+/// during a reservation, stay SCHED_FIFO for ever.
 const RESET_ON_FORK: u64 = 1;
 
 #[repr(C)]
@@ -66,10 +67,10 @@ impl Attributes {
         Self { policy: Policy::DEADLINE, flags, nice: 0, priority: 0, runtime, deadline, period }
     }
 
-    /// SCHED_FIFO at this priority (1 to 99).
+    /// SCHED_FIFO at this priority (1 to 99); threads that it starts are SCHED_OTHER.
     #[must_use]
     pub fn fifo(priority: u32) -> Self {
-        Self { policy: Policy::FIFO, priority, ..Self::other() }
+        Self { policy: Policy::FIFO, priority, flags: RESET_ON_FORK, ..Self::other() }
     }
 
     /// SCHED_OTHER, nice 0.
@@ -179,6 +180,18 @@ mod tests {
         // The test itself may run at the lowest priority, below which there is none.
         assert_eq!(after.is_same(&before), before.nice == LOWEST, "{before:?}");
         assert!(!after.is_same(&Attributes::fifo(1)));
+    }
+
+    #[test]
+    fn threads_that_a_real_time_thread_starts_are_ordinary() {
+        let child = on_thread(|| {
+            // Takes CAP_SYS_NICE, and a cgroup with time for it.
+            Attributes::fifo(1).set(0).ok()?;
+            let child = on_thread(|| Attributes::of(0).unwrap());
+            Attributes::other().set(0).unwrap();
+            Some(child)
+        });
+        assert!(child.is_none_or(|child| child.policy == Policy::OTHER), "{child:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod again;
 pub(crate) mod deadline_kernels;
+pub(crate) mod inherits;
 pub(crate) mod kvm;
 pub(crate) mod libvirt;
 pub(crate) mod libvirt_v2;
@@ -41,6 +42,14 @@ const TESTS: &[Test] = &[
         ],
         seconds: 120,
         run: again::reserve_again,
+    },
+    Test {
+        name: "reserve-inherits",
+        about: "threads that QEMU starts during a reservation (a plugged vCPU, a block worker) are ordinary ones, and all are as before afterwards",
+        tier: Tier::All,
+        needs: &[Root, ExclusiveCpu, Apt("qemu-system-x86")],
+        seconds: 15,
+        run: inherits::inherits,
     },
     Test {
         name: "reserve-kvm",
