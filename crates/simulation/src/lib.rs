@@ -17,6 +17,7 @@
 //! | [`world`] | [`world::World`]: the event queue that runs it all |
 //! | [`report`] | [`Report`]: figures and verdict |
 //! | [`summary`] | [`Summary`]: one scenario over several seeds |
+//! | [`cluster`] | a cluster of nodes with one clock, up to millions |
 //! | [`conditions`] | the seven standard conditions as traces from our own generators |
 //! | [`reservations`] | reservations of processor time, compared with the analysis of `timevisor-schedule` |
 //! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
@@ -30,6 +31,7 @@
 pub mod calendar;
 pub mod calibration;
 pub mod checks;
+pub mod cluster;
 pub mod conditions;
 pub mod host;
 pub mod link;

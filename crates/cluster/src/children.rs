@@ -1,0 +1,154 @@
+//! Who asks us, and whom new ones are referred to.
+//!
+//! A server that is asked by everybody becomes slow, so it has room for a number of children; whoever
+//! comes after that is answered, once, with the addresses of children that serve. A level of the tree
+//! then fills in the time that one server needs for its own children, and a million nodes are two
+//! levels deep.
+//!
+//! Membership is by lease: who has not asked for a while is no child any more.
+
+use std::collections::BTreeMap;
+
+use timevisor_time::Duration;
+
+/// The most addresses in one answer.
+pub const MOST_REFERRALS: usize = 8;
+
+/// What an asker says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asker {
+    /// It knows nothing yet.
+    New,
+    /// It has bounds from us, and looks for others to ask.
+    Settled,
+    /// The same, and it serves others.
+    Serving,
+}
+
+/// A child.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    until: Duration,
+    serves: bool,
+    /// How often others were referred to it.
+    referred: u32,
+}
+
+/// The children of one server; `A` is an address.
+#[derive(Clone, Debug)]
+pub struct Children<A> {
+    all: BTreeMap<A, Child>,
+    most: usize,
+    lease: Duration,
+}
+
+impl<A: Copy + Ord> Children<A> {
+    /// Room for `most` children, each for as long as it asks again within `lease`.
+    #[must_use]
+    pub fn new(most: usize, lease: Duration) -> Self {
+        Self { all: BTreeMap::new(), most, lease }
+    }
+
+    /// Somebody asks. Returns other servers: whom a new one should ask instead if there is no room for
+    /// it, and whom one that has settled may ask too.
+    pub fn asked(&mut self, by: A, asker: Asker, now: Duration) -> Vec<A> {
+        let until = now + self.lease;
+        let serves = asker == Asker::Serving;
+        if let Some(child) = self.all.get_mut(&by) {
+            child.until = until;
+            child.serves = serves;
+            return if asker == Asker::New { Vec::new() } else { self.others(Some(by), now) };
+        }
+        if self.all.len() >= self.most {
+            self.all.retain(|_, child| child.until > now);
+        }
+        if self.all.len() < self.most {
+            self.all.insert(by, Child { until, serves, referred: 0 });
+            return if asker == Asker::New { Vec::new() } else { self.others(Some(by), now) };
+        }
+        self.others(None, now)
+    }
+
+    /// Other children: first those that serve, of these first those that others were referred to least
+    /// often. Those that do not serve yet will soon.
+    fn others(&mut self, but: Option<A>, now: Duration) -> Vec<A> {
+        let others = self.all.iter().filter(|(at, _)| Some(**at) != but);
+        let present = others.filter(|(_, child)| child.until > now);
+        let mut found: Vec<(bool, u32, A)> =
+            present.map(|(at, child)| (!child.serves, child.referred, *at)).collect();
+        let count = found.len().min(MOST_REFERRALS);
+        if count == 0 {
+            return Vec::new();
+        }
+        found.select_nth_unstable(count - 1);
+        found.truncate(count);
+        found.sort_unstable();
+        for (_, _, at) in &found {
+            if let Some(child) = self.all.get_mut(at) {
+                child.referred += 1;
+            }
+        }
+        found.into_iter().map(|(_, _, at)| at).collect()
+    }
+
+    /// Children whose lease has not ended.
+    #[must_use]
+    pub fn count(&self, now: Duration) -> usize {
+        self.all.values().filter(|child| child.until > now).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn at(seconds: i64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn those_who_come_after_it_is_full_are_referred_to_children_that_serve() {
+        let mut children = Children::new(3, LEASE);
+        for child in 1..=3 {
+            assert!(children.asked(child, Asker::New, at(0)).is_empty());
+        }
+        children.asked(2, Asker::Serving, at(1));
+        children.asked(3, Asker::Serving, at(1));
+        let referred = children.asked(4, Asker::New, at(1));
+        assert_eq!((referred.len(), referred[2]), (3, 1), "one that does not serve yet comes last");
+        assert!(children.asked(1, Asker::New, at(1)).is_empty(), "it has not settled yet");
+        assert!(!children.asked(2, Asker::Serving, at(1)).contains(&2), "not itself");
+        assert_eq!(children.count(at(1)), 3);
+    }
+
+    #[test]
+    fn referrals_take_turns() {
+        let mut children = Children::new(20, LEASE);
+        for child in 0..20 {
+            children.asked(child, Asker::Serving, at(0));
+        }
+        let mut counts = std::collections::BTreeMap::<u32, u32>::new();
+        for _ in 0..10 {
+            let referrals = children.asked(99, Asker::New, at(1));
+            assert_eq!(referrals.len(), MOST_REFERRALS);
+            referrals.into_iter().for_each(|child| *counts.entry(child).or_default() += 1);
+        }
+        let (least, most) = (counts.values().min(), counts.values().max());
+        assert!(
+            counts.len() == 20 && least.zip(most).is_some_and(|(a, b)| b - a < 16),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn a_lease_that_ended_makes_room() {
+        let mut children = Children::new(2, LEASE);
+        children.asked(1, Asker::Serving, at(0));
+        children.asked(2, Asker::Serving, at(50));
+        assert!(!children.asked(3, Asker::New, at(59)).is_empty());
+        assert!(children.asked(3, Asker::New, at(61)).is_empty());
+        assert_eq!(children.count(at(61)), 2);
+    }
+}

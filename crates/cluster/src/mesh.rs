@@ -1,0 +1,271 @@
+//! What several peers prove together, and who of them lies.
+//!
+//! Each peer has facts of its own, so a peer that turns out to be wrong leaves with everything that
+//! it said. Together they are the hull of the points that all but `liars` of them cover: with none,
+//! their intersection, as narrow as the best forward and the best backward message of any of them.
+//! Liars cost width: among three of which one may lie, an end is as good as the second best.
+//!
+//! A peer that was named as trusted (the root, by its key or its address) is believed alone: it is
+//! what the timeline is. Among others, as many as lie and one more have to agree, or what they say is
+//! passed on as hearsay only ([`Standing::Told`]). As long as no more than that many lie, nobody
+//! honest ever vouches for bounds without the truth: whoever does has heard as many who vouch.
+//!
+//! A peer outside of what the others agree on is named when that was so for [`PATIENCE`] of its own
+//! answers in a row, and not asked again.
+
+use timevisor_estimate::RateLimits;
+use timevisor_estimate::selection::agree;
+use timevisor_time::{Interval, Tai};
+
+use crate::facts::{Facts, Statement};
+
+/// Answers outside of what the others agree on until a peer is named.
+pub const PATIENCE: u32 = 2;
+
+/// What bounds are worth.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Standing {
+    /// Too few were heard: they hold if nobody of those lies.
+    Told,
+    /// They hold if no more lie than may.
+    Vouched,
+}
+
+/// One peer; `A` is an address.
+#[derive(Clone, Copy, Debug)]
+struct Peer<A> {
+    at: A,
+    facts: Facts,
+    /// Servers between it and the master.
+    level: u8,
+    trusted: bool,
+    /// Its answers in a row that were outside.
+    outside: u32,
+    named: bool,
+}
+
+/// What an answer did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// It counts.
+    Taken,
+    /// It excludes what this peer said before, or what the others agree on.
+    Outside,
+    /// The peer lies, and was named now.
+    Named,
+    /// A peer that was named already.
+    Ignored,
+}
+
+/// The peers of one node.
+#[derive(Clone, Debug)]
+pub struct Mesh<A> {
+    peers: Vec<Peer<A>>,
+    /// So many peers may be wrong.
+    liars: usize,
+    /// Who is believed alone.
+    trusted: Option<A>,
+}
+
+impl<A: Copy + PartialEq> Mesh<A> {
+    /// Nobody was heard. `liars` peers may be wrong, and `trusted` is not.
+    #[must_use]
+    pub fn new(liars: usize, trusted: Option<A>) -> Self {
+        Self { peers: Vec::new(), liars, trusted }
+    }
+
+    /// Takes an answer of a peer in, which has this level.
+    pub fn hear(&mut self, from: A, said: &Statement, level: u8, rate: &RateLimits) -> Heard {
+        let trusted = self.trusted == Some(from);
+        let index = match self.peers.iter().position(|peer| peer.at == from) {
+            Some(index) => index,
+            None => {
+                let facts = Facts::default();
+                self.peers.push(Peer { at: from, facts, level, trusted, outside: 0, named: false });
+                self.peers.len() - 1
+            }
+        };
+        if self.peers[index].named {
+            return Heard::Ignored;
+        }
+        let consistent = self.peers[index].facts.take(said, rate).is_ok();
+        self.peers[index].level = level;
+        if !consistent {
+            // Its clock changed: what it said before is as doubtful as what it says now.
+            self.peers[index].facts = Facts::default();
+        }
+        let outside = !consistent || self.is_outside(index, said.received, rate);
+        let peer = &mut self.peers[index];
+        if !outside {
+            peer.outside = 0;
+            return Heard::Taken;
+        }
+        peer.outside += 1;
+        if peer.outside < PATIENCE {
+            return Heard::Outside;
+        }
+        peer.named = true;
+        peer.facts = Facts::default();
+        Heard::Named
+    }
+
+    /// Whether the others agree on something that this peer excludes.
+    fn is_outside(&self, index: usize, counter: u64, rate: &RateLimits) -> bool {
+        if self.peers[index].trusted {
+            return false;
+        }
+        let own = self.peers[index].facts.at(counter, rate);
+        let others = self.peers.iter().enumerate().filter(|(other, _)| *other != index);
+        let others: Vec<_> = others.filter_map(|(_, peer)| peer.facts.at(counter, rate)).collect();
+        // Against one other nobody knows who is right, unless that one is trusted.
+        let agreed = self.trusted_at(counter, rate).or_else(|| {
+            let liars = self.liars.min(others.len().saturating_sub(1) / 2);
+            let agreed = agree(&others, liars).filter(|_| others.len() >= 2);
+            agreed.map(|agreement| agreement.interval)
+        });
+        own.zip(agreed).is_some_and(|(own, agreed)| own.intersect(&agreed).is_none())
+    }
+
+    fn trusted_at(&self, counter: u64, rate: &RateLimits) -> Option<Interval<Tai>> {
+        let trusted = self.peers.iter().find(|peer| peer.trusted);
+        trusted.and_then(|peer| peer.facts.at(counter, rate))
+    }
+
+    /// The interval that holds the timeline's time at `counter`, and what it is worth; `None` if nobody
+    /// was heard, or they disagree.
+    #[must_use]
+    pub fn at(&self, counter: u64, rate: &RateLimits) -> Option<(Interval<Tai>, Standing)> {
+        let all: Vec<_> =
+            self.peers.iter().filter_map(|peer| peer.facts.at(counter, rate)).collect();
+        let liars = self.liars.min(all.len().saturating_sub(1) / 2);
+        let agreed = agree(&all, liars).map(|agreement| agreement.interval);
+        if let Some(trusted) = self.trusted_at(counter, rate) {
+            let narrower = agreed.and_then(|agreed| agreed.intersect(&trusted));
+            return Some((narrower.unwrap_or(trusted), Standing::Vouched));
+        }
+        let enough = all.len() > 2 * self.liars;
+        let standing = if enough { Standing::Vouched } else { Standing::Told };
+        agreed.map(|agreed| (agreed, standing))
+    }
+
+    /// Peers that count.
+    pub fn heard(&self) -> impl Iterator<Item = A> + '_ {
+        self.peers.iter().filter(|peer| !peer.named).map(|peer| peer.at)
+    }
+
+    /// Peers that lie.
+    pub fn named(&self) -> impl Iterator<Item = A> + '_ {
+        self.peers.iter().filter(|peer| peer.named).map(|peer| peer.at)
+    }
+
+    /// The level of the peer that is nearest to the master.
+    #[must_use]
+    pub fn level(&self) -> Option<u8> {
+        self.peers.iter().filter(|peer| !peer.named).map(|peer| peer.level).min()
+    }
+
+    /// Forgets everything: the timeline began anew.
+    pub fn clear(&mut self) {
+        self.peers.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use timevisor_time::{Duration, Instant, Period, RateError};
+
+    use super::*;
+
+    fn rate() -> RateLimits {
+        let nominal = Period::from_hz(1_000_000_000).unwrap();
+        RateLimits::around(nominal, RateError::from_ppm(15))
+    }
+
+    /// An answer at `at_us`, of a server that is off by `off_us` and knows it to `half_us`; 30 us of
+    /// path each way.
+    fn said(at_us: i64, off_us: i64, half_us: i64) -> Statement {
+        let counter = |us: i64| u64::try_from(us * 1000).unwrap();
+        let time = |us: i64| {
+            let middle = Instant::from_unix_nanos(i128::from(us + off_us) * 1000);
+            Interval::around(middle, Duration::from_micros(half_us))
+        };
+        Statement {
+            sent: counter(at_us),
+            arrived: time(at_us + 30),
+            left: time(at_us + 30),
+            received: counter(at_us + 60),
+        }
+    }
+
+    fn truth(counter: u64) -> Instant<Tai> {
+        Instant::from_unix_nanos(i128::from(counter))
+    }
+
+    #[test]
+    fn peers_narrow_each_other() {
+        let mut mesh = Mesh::new(0, None);
+        assert_eq!(mesh.hear('a', &said(1000, 0, 50), 1, &rate()), Heard::Taken);
+        let alone = mesh.at(1_100_000, &rate()).unwrap().0;
+        assert_eq!(mesh.hear('b', &said(1000, 40, 50), 2, &rate()), Heard::Taken);
+        let (both, standing) = mesh.at(1_100_000, &rate()).unwrap();
+        assert_eq!(standing, Standing::Vouched);
+        assert!(both.width() < alone.width() && both.contains(truth(1_100_000)));
+        assert_eq!(mesh.level(), Some(1));
+    }
+
+    #[test]
+    fn a_liar_is_named_with_its_second_answer_and_costs_nothing_afterwards() {
+        let mut mesh = Mesh::new(1, None);
+        for honest in ['a', 'b', 'c'] {
+            assert_eq!(mesh.hear(honest, &said(1000, 0, 5), 1, &rate()), Heard::Taken);
+        }
+        assert_eq!(mesh.hear('x', &said(1000, 500, 5), 1, &rate()), Heard::Outside);
+        assert!(mesh.at(1_100_000, &rate()).unwrap().0.contains(truth(1_100_000)));
+        assert_eq!(mesh.hear('x', &said(2000, 500, 5), 1, &rate()), Heard::Named);
+        assert_eq!(mesh.hear('x', &said(3000, 0, 5), 1, &rate()), Heard::Ignored);
+        assert_eq!(mesh.named().collect::<Vec<_>>(), ['x']);
+        assert_eq!(mesh.heard().count(), 3);
+    }
+
+    #[test]
+    fn what_too_few_say_is_hearsay() {
+        let mut mesh = Mesh::new(1, None);
+        for (peer, standing) in
+            [('a', Standing::Told), ('b', Standing::Told), ('c', Standing::Vouched)]
+        {
+            mesh.hear(peer, &said(1000, 0, 5), 1, &rate());
+            assert_eq!(mesh.at(1_100_000, &rate()).unwrap().1, standing);
+        }
+    }
+
+    #[test]
+    fn who_is_trusted_is_believed_alone_and_against_everybody() {
+        let mut mesh = Mesh::new(1, Some('r'));
+        mesh.hear('r', &said(1000, 0, 5), 0, &rate());
+        assert_eq!(mesh.at(1_100_000, &rate()).unwrap().1, Standing::Vouched);
+        for liar in ['x', 'y', 'z'] {
+            assert_eq!(mesh.hear(liar, &said(1000, 500, 5), 1, &rate()), Heard::Outside);
+        }
+        let (interval, standing) = mesh.at(1_100_000, &rate()).unwrap();
+        assert!(interval.contains(truth(1_100_000)) && standing == Standing::Vouched);
+        assert_eq!(mesh.hear('x', &said(2000, 500, 5), 1, &rate()), Heard::Named);
+    }
+
+    #[test]
+    fn two_that_disagree_name_nobody_and_vouch_for_nothing() {
+        let mut mesh = Mesh::new(1, None);
+        mesh.hear('a', &said(1000, 0, 5), 1, &rate());
+        mesh.hear('b', &said(1000, 500, 5), 1, &rate());
+        assert_eq!(mesh.at(1_100_000, &rate()), None);
+        assert_eq!(mesh.named().count(), 0);
+    }
+
+    #[test]
+    fn a_server_that_contradicts_itself_starts_over() {
+        let mut mesh = Mesh::new(0, None);
+        mesh.hear('a', &said(1000, 0, 5), 1, &rate());
+        assert_eq!(mesh.hear('a', &said(2000, 900, 5), 1, &rate()), Heard::Outside);
+        assert_eq!(mesh.at(2_100_000, &rate()), None);
+        assert_eq!(mesh.hear('a', &said(3000, 900, 5), 1, &rate()), Heard::Taken);
+    }
+}

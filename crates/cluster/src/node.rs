@@ -1,0 +1,452 @@
+//! One node of a cluster, from its first question on.
+//!
+//! | state | what it does |
+//! | --- | --- |
+//! | asking | a burst of questions to one server; a full one refers it to others |
+//! | vouching | it has bounds, serves, and asks its peers now and then |
+//!
+//! A node that has bounds on hearsay only goes on asking until it has heard enough. When a server
+//! does not answer, another one is asked: those that were referred to, then the seeds again.
+//!
+//! The caller sends what [`Node::on_timer`] says, one question at a time, and reports what came of it
+//! by [`Node::answered`] or [`Node::lost`].
+
+use timevisor_estimate::RateLimits;
+use timevisor_time::{Duration, Interval, Period, Tai};
+
+use crate::children::{Asker, Children};
+use crate::facts::Statement;
+use crate::mesh::{Heard, Mesh, Standing};
+use crate::settle::{self, Settle, Verdict};
+
+/// Questions in a row without an answer after which another server is asked.
+const LOSSES: u32 = 3;
+/// How long a server without bounds is waited for at first, and how often, twice as long each time.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+const WAITS: u32 = 6;
+/// The first pause after everybody was asked in vain; doubled up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(64);
+/// Servers that are remembered: peers, and who may be asked instead of them.
+const MOST_KNOWN: usize = 16;
+
+/// What the operator sets.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings<A> {
+    /// The burst to a server.
+    pub burst: settle::Limits,
+    /// Between an answer and the next question of a burst.
+    pub spacing: Duration,
+    /// How many children a server has room for.
+    pub children: usize,
+    /// A child that does not ask for so long is none.
+    pub lease: Duration,
+    /// How many servers are asked now and then, once there are bounds. 0: none, offline from then on.
+    pub peers: usize,
+    /// How often each of them is asked.
+    pub poll: Duration,
+    /// So many servers may lie.
+    pub liars: usize,
+    /// The root, where it is known by its key or its address: it is believed alone.
+    pub trusted: Option<A>,
+    /// Limits of this node's counter, and its nominal period.
+    pub rate: RateLimits,
+    /// See `rate`.
+    pub nominal: Period,
+}
+
+/// Which clock a timeline is: stamps of different origins are not comparable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Origin {
+    /// Grows when the timeline's origin is set again.
+    pub generation: u32,
+    /// Of the timeline's master.
+    pub epoch: u64,
+}
+
+/// What a server answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer<A> {
+    /// Its clock, with our counter around it; `None` while it has no bounds.
+    pub said: Option<Statement>,
+    /// What its bounds are worth.
+    pub standing: Standing,
+    /// Servers between it and the master.
+    pub level: u8,
+    /// Its timeline.
+    pub origin: Origin,
+    /// Other servers.
+    pub others: Vec<A>,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event<A> {
+    /// There are bounds that this node vouches for.
+    Vouches,
+    /// The timeline began anew: what was known of it is void.
+    BeganAnew,
+    /// This server lies, and is not asked any more.
+    Named(A),
+    /// This server has another timeline of this name.
+    Stranger(A),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Burst<A> {
+    server: A,
+    settle: Settle,
+    losses: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State<A> {
+    /// Nobody is asked before `next`.
+    Pausing,
+    Asking(Burst<A>),
+    Vouching,
+}
+
+/// One node; `A` is an address.
+#[derive(Clone, Debug)]
+pub struct Node<A> {
+    settings: Settings<A>,
+    own: A,
+    seeds: Vec<A>,
+    state: State<A>,
+    next: Duration,
+    pause: Duration,
+    mesh: Mesh<A>,
+    origin: Option<Origin>,
+    children: Children<A>,
+    /// Servers that may be asked, in the order in which they were heard of.
+    known: Vec<A>,
+    /// Servers that were asked since the last pause.
+    tried: Vec<A>,
+    /// A burst has settled: there are bounds, perhaps on hearsay.
+    has_settled: bool,
+    /// Whose turn it is.
+    turn: usize,
+    random: u64,
+}
+
+impl<A: Copy + Ord> Node<A> {
+    /// A node at `own` that knows these seeds and begins at `now`. `random` decides whom it asks among
+    /// equals.
+    #[must_use]
+    pub fn new(own: A, settings: Settings<A>, seeds: Vec<A>, random: u64, now: Duration) -> Self {
+        Self {
+            own,
+            seeds,
+            state: State::Pausing,
+            next: now,
+            pause: FIRST_PAUSE,
+            mesh: Mesh::new(settings.liars, settings.trusted),
+            origin: None,
+            children: Children::new(settings.children, settings.lease),
+            known: Vec::new(),
+            tried: Vec::new(),
+            has_settled: false,
+            turn: 0,
+            random,
+            settings,
+        }
+    }
+
+    /// When [`Self::on_timer`] has something to do.
+    #[must_use]
+    pub fn poll_at(&self) -> Duration {
+        self.next
+    }
+
+    /// Whom to ask now, if anybody. One question at a time: the next is due after its answer.
+    pub fn on_timer(&mut self, now: Duration) -> Option<A> {
+        if now < self.next {
+            return None;
+        }
+        // Until what came of the question is reported.
+        self.next = Duration::MAX;
+        match &self.state {
+            State::Asking(burst) => Some(burst.server),
+            State::Pausing => {
+                self.tried.clear();
+                self.another(now)
+            }
+            State::Vouching => {
+                let peers = self.peers();
+                let server = *peers.get(self.turn % peers.len().max(1))?;
+                self.turn = self.turn.wrapping_add(1);
+                Some(server)
+            }
+        }
+    }
+
+    /// What to say of itself in a question.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        match self.state {
+            State::Vouching => Asker::Serving,
+            // Bounds on hearsay: other servers are looked for.
+            State::Asking(_) | State::Pausing if self.has_settled => Asker::Settled,
+            State::Asking(_) | State::Pausing => Asker::New,
+        }
+    }
+
+    /// Takes an answer in.
+    pub fn answered(&mut self, from: A, answer: &Answer<A>, now: Duration) -> Vec<Event<A>> {
+        let mut events = Vec::new();
+        match self.origin {
+            None => self.origin = Some(answer.origin),
+            Some(ours) if ours == answer.origin => {}
+            // The master has set its origin again, or another one has taken over.
+            Some(ours) if answer.origin.generation > ours.generation => {
+                self.begin_anew(answer.origin, now);
+                events.push(Event::BeganAnew);
+            }
+            Some(_) => {
+                events.push(Event::Stranger(from));
+                self.failed(from, now);
+                return events;
+            }
+        }
+        self.learn(&answer.others);
+        let counts = self.settings.liars == 0
+            || answer.standing == Standing::Vouched
+            || self.settings.trusted == Some(from);
+        let Some(said) = answer.said.filter(|_| counts) else {
+            // It has no bounds itself, or not yet.
+            self.wait_for(from, now);
+            return events;
+        };
+        if self.mesh.hear(from, &said, answer.level, &self.settings.rate) == Heard::Named {
+            self.known.retain(|known| *known != from);
+            events.push(Event::Named(from));
+        }
+        match self.state {
+            State::Asking(burst) if burst.server == from => {
+                let refers = burst.settle.answers() == 0 && self.asker() == Asker::New;
+                let other = if refers { self.one_of(&answer.others) } else { None };
+                if let Some(other) = other {
+                    self.tried.push(from);
+                    self.ask(other, now);
+                } else if self.go_on(burst, &said, now) {
+                    self.state = State::Vouching;
+                    self.pause = FIRST_PAUSE;
+                    self.schedule(now);
+                    events.push(Event::Vouches);
+                }
+            }
+            _ => self.schedule(now),
+        }
+        events
+    }
+
+    /// The question got no answer, or one that says nothing.
+    pub fn lost(&mut self, server: A, now: Duration) {
+        match &mut self.state {
+            State::Asking(burst) if burst.server == server => {
+                burst.losses += 1;
+                if burst.losses < LOSSES {
+                    self.next = now;
+                } else {
+                    self.failed(server, now);
+                }
+            }
+            // Somebody else has its turn.
+            _ => {
+                if let Some(index) = self.known.iter().position(|known| *known == server) {
+                    self.known.remove(index);
+                    self.known.push(server);
+                }
+                self.schedule(now);
+            }
+        }
+    }
+
+    /// Somebody asks us. Returns other servers for it: see [`Children::asked`].
+    pub fn asked(&mut self, by: A, asker: Asker, now: Duration) -> Vec<A> {
+        self.children.asked(by, asker, now)
+    }
+
+    /// The interval that holds the timeline's time at this counter value, and what it is worth.
+    #[must_use]
+    pub fn at(&self, counter: u64) -> Option<(Interval<Tai>, Standing)> {
+        self.mesh.at(counter, &self.settings.rate)
+    }
+
+    /// Servers between this node and the master, itself included.
+    #[must_use]
+    pub fn level(&self) -> Option<u8> {
+        self.mesh.level().map(|level| level.saturating_add(1))
+    }
+
+    /// The timeline.
+    #[must_use]
+    pub fn origin(&self) -> Option<Origin> {
+        self.origin
+    }
+
+    /// Whether it vouches for its bounds and serves.
+    #[must_use]
+    pub fn vouches(&self) -> bool {
+        matches!(self.state, State::Vouching)
+    }
+
+    /// Servers that count.
+    pub fn heard(&self) -> impl Iterator<Item = A> + '_ {
+        self.mesh.heard()
+    }
+
+    /// Servers that lie.
+    pub fn named(&self) -> impl Iterator<Item = A> + '_ {
+        self.mesh.named()
+    }
+
+    /// Children whose lease has not ended.
+    #[must_use]
+    pub fn children(&self, now: Duration) -> usize {
+        self.children.count(now)
+    }
+
+    fn is_vouched(&self, counter: u64) -> bool {
+        self.at(counter).is_some_and(|(_, standing)| standing == Standing::Vouched)
+    }
+
+    /// The burst goes on, or somebody else is asked. True when there is nothing more to ask for.
+    fn go_on(&mut self, mut burst: Burst<A>, said: &Statement, now: Duration) -> bool {
+        let settings = &self.settings;
+        let width = self.at(said.received).map_or(Duration::MAX, |(interval, _)| interval.width());
+        let round_trip = settings.nominal.span(said.round_trip());
+        // From one answer to the next.
+        let ticks = settings.nominal.ticks_in(settings.spacing + round_trip);
+        let growth = settings.rate.longest.span_ceil(ticks) - settings.rate.shortest.span(ticks);
+        burst.losses = 0;
+        let verdict = burst.settle.answer(round_trip, width, growth, &settings.burst);
+        self.state = State::Asking(burst);
+        if verdict == Verdict::Another {
+            self.next = now + self.settings.spacing;
+            return false;
+        }
+        self.has_settled = true;
+        self.remember(burst.server);
+        if self.is_vouched(said.received) {
+            return true;
+        }
+        // On hearsay: somebody else has to say the same.
+        self.tried.push(burst.server);
+        self.try_another(now);
+        false
+    }
+
+    fn begin_anew(&mut self, origin: Origin, now: Duration) {
+        self.mesh = Mesh::new(self.settings.liars, self.settings.trusted);
+        self.origin = Some(origin);
+        self.has_settled = false;
+        self.tried.clear();
+        self.state = State::Pausing;
+        self.next = now;
+    }
+
+    /// This server may have bounds soon: it is asked again, ever later, and then another one.
+    fn wait_for(&mut self, server: A, now: Duration) {
+        match &mut self.state {
+            State::Asking(burst) if burst.server == server && burst.losses < WAITS => {
+                self.next = now + Duration::from_nanos(FIRST_WAIT.floor_nanos() << burst.losses);
+                burst.losses += 1;
+            }
+            _ => self.failed(server, now),
+        }
+    }
+
+    /// This server is of no use now.
+    fn failed(&mut self, server: A, now: Duration) {
+        match self.state {
+            State::Asking(burst) if burst.server == server => {
+                self.tried.push(server);
+                self.try_another(now);
+            }
+            _ => self.schedule(now),
+        }
+    }
+
+    fn try_another(&mut self, now: Duration) {
+        if let Some(server) = self.untried() {
+            self.ask(server, now);
+        } else {
+            self.state = State::Pausing;
+            self.next = now + self.pause;
+            self.pause = (self.pause + self.pause).min(LAST_PAUSE);
+        }
+    }
+
+    /// The next server after a pause, to be asked now.
+    fn another(&mut self, now: Duration) -> Option<A> {
+        let server = self.untried();
+        if let Some(server) = server {
+            self.ask(server, now);
+            self.next = Duration::MAX;
+        } else {
+            self.next = now + self.pause;
+        }
+        server
+    }
+
+    fn ask(&mut self, server: A, now: Duration) {
+        self.state = State::Asking(Burst { server, settle: Settle::default(), losses: 0 });
+        self.next = now;
+    }
+
+    fn untried(&mut self) -> Option<A> {
+        let known: Vec<A> = self.known.clone();
+        let seeds: Vec<A> = self.seeds.clone();
+        self.one_of(&known).or_else(|| self.one_of(&seeds))
+    }
+
+    /// Any of these that may be asked.
+    fn one_of(&mut self, servers: &[A]) -> Option<A> {
+        let named: Vec<A> = self.mesh.named().collect();
+        let usable = |at: &&A| **at != self.own && !self.tried.contains(at) && !named.contains(at);
+        let usable: Vec<A> = servers.iter().filter(usable).copied().collect();
+        let count = u64::try_from(usable.len()).unwrap_or(1).max(1);
+        let index = usize::try_from(self.draw() % count).unwrap_or(0);
+        usable.get(index).copied()
+    }
+
+    /// SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn learn(&mut self, others: &[A]) {
+        for other in others {
+            self.remember(*other);
+        }
+    }
+
+    fn remember(&mut self, server: A) {
+        let is_new = server != self.own && !self.known.contains(&server);
+        if is_new && self.known.len() < MOST_KNOWN {
+            self.known.push(server);
+        }
+    }
+
+    /// Whom to ask now and then.
+    fn peers(&self) -> Vec<A> {
+        let named: Vec<A> = self.mesh.named().collect();
+        let known = self.known.iter().filter(|at| !named.contains(at));
+        known.take(self.settings.peers).copied().collect()
+    }
+
+    fn schedule(&mut self, now: Duration) {
+        if matches!(self.state, State::Vouching) {
+            self.next = match i64::try_from(self.peers().len()) {
+                Ok(0) | Err(_) => Duration::MAX,
+                Ok(count) => now + Duration::from_nanos(self.settings.poll.floor_nanos() / count),
+            };
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A cluster: nodes of `timevisor-cluster` on simulated links, with counters of their own, judged
+//! against true time. A million of them start within a simulated second.
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | what is simulated |
+//! | `world.rs` | the event queue, links, servers that take time for each question |
+//! | `report.rs` | figures: time, questions, widths by level, the truth |
+//!
+//! The root's clock is the timeline: it has no error, as that of a timeline whose master is a member.
+
+mod report;
+mod world;
+
+use timevisor_cluster::settle;
+use timevisor_time::{Duration, Period, RateError};
+
+use timevisor_estimate::RateLimits;
+
+pub use report::{Level, Report};
+pub use world::World;
+
+/// One direction of all links.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Link {
+    /// The shortest delay, ns.
+    pub minimum_ns: u32,
+    /// Mean exponential queueing beyond it, ns.
+    pub queueing_ns: u32,
+    /// The share of messages that are lost.
+    pub loss: f64,
+}
+
+impl Link {
+    /// 5 us and 2 us of queueing.
+    pub const DATA_CENTRE: Self = Self { minimum_ns: 5_000, queueing_ns: 2_000, loss: 0.0 };
+    /// 30 us and 20 us of queueing.
+    pub const LAN: Self = Self { minimum_ns: 30_000, queueing_ns: 20_000, loss: 0.0 };
+    /// 1 ms and 0.3 ms of queueing.
+    pub const WAN: Self = Self { minimum_ns: 1_000_000, queueing_ns: 300_000, loss: 0.0 };
+}
+
+/// A cluster to simulate.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// Nodes, the root included.
+    pub nodes: u32,
+    /// Addresses that every node knows at first: the root, and the nodes after it.
+    pub seeds: u32,
+    /// All links.
+    pub link: Link,
+    /// How long a server works on one question, ns.
+    pub service_ns: u32,
+    /// Answers of one burst.
+    pub burst: settle::Limits,
+    /// Between an answer and the next question.
+    pub spacing: Duration,
+    /// Children of one server.
+    pub children: usize,
+    /// Peers that are asked afterwards, and how often.
+    pub peers: usize,
+    /// See `peers`.
+    pub poll: Duration,
+    /// So many servers may lie.
+    pub liars: usize,
+    /// One of the nodes whose clock is off by this, ns, and which vouches for it.
+    pub liar: Option<(u32, i64)>,
+    /// The share of nodes that start anew once, at a random moment of the first second.
+    pub restarts: f64,
+    /// Counters are off by up to this.
+    pub rate: RateError,
+    /// The end.
+    pub until: Duration,
+}
+
+impl Plan {
+    /// A cold start of `nodes` nodes: at most 16 answers each, 1,000 children a server, 2 us for a
+    /// question, nobody is asked afterwards.
+    #[must_use]
+    pub fn cold(nodes: u32, link: Link) -> Self {
+        Self {
+            nodes,
+            seeds: 1,
+            link,
+            service_ns: 2_000,
+            burst: settle::Limits { wanted: None, most: 8 },
+            spacing: Duration::from_nanos(0),
+            children: 1_000,
+            peers: 0,
+            poll: Duration::from_secs(1),
+            liars: 0,
+            liar: None,
+            restarts: 0.0,
+            rate: RateError::from_ppm(15),
+            until: Duration::from_secs(10),
+        }
+    }
+
+    fn limits(&self) -> RateLimits {
+        RateLimits::around(nominal(), self.rate)
+    }
+}
+
+/// Counters tick once a nanosecond, nominally.
+fn nominal() -> Period {
+    Period::from_bits(Period::from_hz(1_000_000_000).map_or(1, Period::to_bits))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,356 @@
+//! The event queue: questions and answers on their way, servers that take time, timers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use timevisor_cluster::children::Asker;
+use timevisor_cluster::facts::Statement;
+use timevisor_cluster::mesh::Standing;
+use timevisor_cluster::node::{Answer, Event, Node, Origin, Settings};
+use timevisor_time::{Duration, Instant, Interval, Tai};
+
+use super::{Plan, Report, nominal};
+use crate::random::Random;
+
+/// A question without an answer is lost after this time.
+const PATIENCE_NS: u64 = 50_000_000;
+const ORIGIN: Origin = Origin { generation: 1, epoch: 7 };
+const ROOT: u32 = 0;
+
+/// A node and its counter.
+struct Host {
+    node: Option<Node<u32>>,
+    /// The counter at true time 0, and by how much it is fast, ppb.
+    counter: u64,
+    ppb: i64,
+    /// The question that waits for its answer.
+    question: u64,
+    /// The server works until then.
+    busy_until: u64,
+    asked: u32,
+    vouches_at: Option<u64>,
+    served: u64,
+}
+
+impl Host {
+    fn counter(&self, now: u64) -> u64 {
+        let ahead = i128::from(now) * i128::from(self.ppb) / 1_000_000_000;
+        let ahead = i64::try_from(ahead).unwrap_or(0);
+        self.counter.wrapping_add(now).wrapping_add_signed(ahead)
+    }
+}
+
+enum What {
+    Timer,
+    /// A question arrives.
+    Question {
+        from: u32,
+        number: u64,
+        sent: u64,
+        asker: Asker,
+    },
+    /// An answer arrives.
+    Answer {
+        from: u32,
+        number: u64,
+        answer: Box<Answer<u32>>,
+    },
+    /// No answer has come.
+    Late {
+        server: u32,
+        number: u64,
+    },
+    Restart,
+}
+
+struct Entry {
+    at: u64,
+    order: u64,
+    node: u32,
+    what: What,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// A cluster in motion.
+pub struct World {
+    plan: Plan,
+    random: Random,
+    queue: BinaryHeap<Reverse<Entry>>,
+    order: u64,
+    now: u64,
+    hosts: Vec<Host>,
+    named: Vec<(u32, u32)>,
+    outside: u64,
+    judged: u64,
+    messages: u64,
+}
+
+impl World {
+    /// The world of a seed. All nodes but the root start at time 0.
+    #[must_use]
+    pub fn new(plan: &Plan, seed: u64) -> Self {
+        let mut random = Random::stream(seed, "cluster");
+        let hosts = (0..plan.nodes).map(|_| Host {
+            node: None,
+            counter: random.bits() >> 2,
+            // One part per billion is a nanosecond a second.
+            ppb: Duration::from_secs_f64(plan.rate.ppb() * 1e-9 * (2.0 * random.uniform() - 1.0))
+                .floor_nanos(),
+            question: 0,
+            busy_until: 0,
+            asked: 0,
+            vouches_at: None,
+            served: 0,
+        });
+        let hosts = hosts.collect();
+        let mut world = Self {
+            plan: plan.clone(),
+            random,
+            queue: BinaryHeap::new(),
+            order: 0,
+            now: 0,
+            hosts,
+            named: Vec::new(),
+            outside: 0,
+            judged: 0,
+            messages: 0,
+        };
+        for index in 1..plan.nodes {
+            world.boot(index, 0);
+            if world.random.uniform() < plan.restarts {
+                let at = nanos(Duration::from_secs_f64(world.random.uniform()));
+                world.push(at, index, What::Restart);
+            }
+        }
+        // The root answers as a server does, and asks nobody.
+        let root = world.node(ROOT, Vec::new());
+        world.hosts[0].node = Some(root);
+        world
+    }
+
+    fn node(&mut self, index: u32, seeds: Vec<u32>) -> Node<u32> {
+        let plan = &self.plan;
+        let settings = Settings {
+            burst: plan.burst,
+            spacing: plan.spacing,
+            children: plan.children,
+            lease: Duration::from_secs(3600),
+            peers: plan.peers,
+            poll: plan.poll,
+            liars: plan.liars,
+            trusted: Some(ROOT),
+            rate: plan.limits(),
+            nominal: nominal(),
+        };
+        let random = self.random.bits();
+        Node::new(index, settings, seeds, random, span(self.now))
+    }
+
+    fn boot(&mut self, index: u32, at: u64) {
+        self.now = at;
+        let seeds = (0..self.plan.seeds.min(index)).collect();
+        let node = self.node(index, seeds);
+        self.hosts[index as usize].node = Some(node);
+        self.hosts[index as usize].vouches_at = None;
+        self.push(at, index, What::Timer);
+    }
+
+    fn push(&mut self, at: u64, node: u32, what: What) {
+        self.order += 1;
+        self.queue.push(Reverse(Entry { at, order: self.order, node, what }));
+    }
+
+    /// Runs to the plan's end.
+    pub fn run(&mut self) {
+        let end = nanos(self.plan.until);
+        while let Some(Reverse(entry)) = self.queue.pop() {
+            if entry.at > end {
+                break;
+            }
+            self.now = entry.at;
+            self.handle(entry);
+        }
+        self.now = end;
+    }
+
+    fn handle(&mut self, entry: Entry) {
+        let index = entry.node;
+        match entry.what {
+            What::Timer => self.timer(index),
+            What::Question { from, number, sent, asker } => {
+                self.question(index, from, number, sent, asker);
+            }
+            What::Answer { from, number, answer } => self.answer(index, from, number, *answer),
+            What::Late { server, number } => {
+                let (now, host) = (span(self.now), &mut self.hosts[index as usize]);
+                if host.question == number
+                    && let Some(node) = &mut host.node
+                {
+                    host.question += 1;
+                    node.lost(server, now);
+                    self.timer(index);
+                }
+            }
+            What::Restart => {
+                // Another boot: the counter begins elsewhere.
+                let host = &mut self.hosts[index as usize];
+                host.counter = self.random.bits() >> 2;
+                host.question += 1;
+                self.boot(index, self.now);
+            }
+        }
+    }
+
+    fn timer(&mut self, index: u32) {
+        let now = span(self.now);
+        let host = &mut self.hosts[index as usize];
+        let Some(node) = &mut host.node else { return };
+        if let Some(server) = node.on_timer(now) {
+            let asker = node.asker();
+            host.question += 1;
+            host.asked += 1;
+            let (number, sent) = (host.question, host.counter(self.now));
+            self.send(server, What::Question { from: index, number, sent, asker });
+            self.push(self.now + PATIENCE_NS, index, What::Late { server, number });
+        } else {
+            let at = node.poll_at();
+            if at < Duration::MAX {
+                self.push(nanos(at).max(self.now), index, What::Timer);
+            }
+        }
+    }
+
+    /// On its way, if it is not lost.
+    fn send(&mut self, to: u32, what: What) {
+        self.messages += 1;
+        if self.random.uniform() < self.plan.link.loss {
+            return;
+        }
+        let link = self.plan.link;
+        let queueing = self.random.exponential() * f64::from(link.queueing_ns) * 1e-9;
+        let queueing = nanos(Duration::from_secs_f64(queueing));
+        self.push(self.now + u64::from(link.minimum_ns) + queueing, to, what);
+    }
+
+    fn question(&mut self, index: u32, from: u32, number: u64, sent: u64, asker: Asker) {
+        let arrived = self.now;
+        let service = u64::from(self.plan.service_ns);
+        let host = &mut self.hosts[index as usize];
+        let left = host.busy_until.max(arrived) + service;
+        host.busy_until = left;
+        host.served += 1;
+        let (at_arrival, at_departure) = (self.clock(index, arrived), self.clock(index, left));
+        let Some(node) = &mut self.hosts[index as usize].node else { return };
+        let others = node.asked(from, asker, span(arrived));
+        let level = if index == ROOT { 0 } else { node.level().unwrap_or(u8::MAX) };
+        let vouched = at_arrival.zip(at_departure).filter(|_| index == ROOT || node.vouches());
+        let standing = vouched.map_or(Standing::Told, |((_, standing), _)| standing);
+        let said =
+            vouched.map(|((arrived, _), (left, _))| Statement { sent, arrived, left, received: 0 });
+        let answer = Answer { said, standing, level, origin: ORIGIN, others };
+        let before = self.now;
+        self.now = left;
+        self.send(from, What::Answer { from: index, number, answer: Box::new(answer) });
+        self.now = before;
+    }
+
+    /// What a node says of the time at this moment.
+    fn clock(&self, index: u32, at: u64) -> Option<(Interval<Tai>, Standing)> {
+        if let Some((liar, off_ns)) = self.plan.liar
+            && liar == index
+        {
+            let wrong = truth(at) + Duration::from_nanos(off_ns);
+            return Some((Interval::around(wrong, Duration::from_nanos(100)), Standing::Vouched));
+        }
+        if index == ROOT {
+            return Some((Interval::around(truth(at), Duration::ZERO), Standing::Vouched));
+        }
+        let host = &self.hosts[index as usize];
+        host.node.as_ref()?.at(host.counter(at))
+    }
+
+    fn answer(&mut self, index: u32, from: u32, number: u64, mut answer: Answer<u32>) {
+        let now = span(self.now);
+        let host = &mut self.hosts[index as usize];
+        let received = host.counter(self.now);
+        if host.question != number {
+            return;
+        }
+        let Some(node) = &mut host.node else { return };
+        // Answered: the timeout finds another number.
+        host.question += 1;
+        if let Some(said) = &mut answer.said {
+            said.received = received;
+        }
+        for event in node.answered(from, &answer, now) {
+            match event {
+                Event::Vouches => host.vouches_at = Some(self.now),
+                Event::Named(liar) => self.named.push((index, liar)),
+                Event::BeganAnew | Event::Stranger(_) => {}
+            }
+        }
+        self.judge(index);
+        self.timer(index);
+    }
+
+    /// Whether what a node vouches for holds the truth.
+    fn judge(&mut self, index: u32) {
+        let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == index);
+        let Some((interval, Standing::Vouched)) = self.clock(index, self.now) else { return };
+        if !is_liar {
+            self.judged += 1;
+            self.outside += u64::from(!interval.contains(truth(self.now)));
+        }
+    }
+
+    /// What has come of it; judges all nodes once more.
+    #[must_use]
+    pub fn report(&mut self) -> Report {
+        let mut report = Report::new(self.plan.nodes);
+        for index in 1..self.plan.nodes {
+            self.judge(index);
+            let host = &self.hosts[index as usize];
+            let Some(node) = &host.node else { continue };
+            let width = node.at(host.counter(self.now)).map(|(interval, _)| interval.width());
+            report.add(host.vouches_at, host.asked, node.level(), width);
+        }
+        report.busiest = self.hosts.iter().map(|host| host.served).max().unwrap_or(0);
+        (report.messages, report.judged, report.outside) =
+            (self.messages, self.judged, self.outside);
+        report.named.clone_from(&self.named);
+        report.finish();
+        report
+    }
+}
+
+fn truth(at: u64) -> Instant<Tai> {
+    Instant::from_unix_nanos(1_700_000_000_000_000_000 + i128::from(at))
+}
+
+fn span(ns: u64) -> Duration {
+    Duration::from_nanos(i64::try_from(ns).unwrap_or(i64::MAX))
+}
+
+/// Rounded up: a timer never comes too early.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.ceil_nanos()).unwrap_or(u64::MAX)
+}
