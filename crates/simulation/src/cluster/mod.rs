@@ -1,5 +1,5 @@
 //! A cluster: nodes of `timevisor-cluster` on simulated links, with counters of their own, judged
-//! against true time. A million of them start within a simulated second.
+//! against true time.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -74,7 +74,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A cold start of `nodes` nodes: at most 16 answers each, 1,000 children a server, 2 us for a
+    /// A cold start of `nodes` nodes: at most 8 answers each, 1,000 children a server, 2 us for a
     /// question, nobody is asked afterwards.
     #[must_use]
     pub fn cold(nodes: u32, link: Link) -> Self {
