@@ -47,7 +47,9 @@ struct Sample {
     without_rate_us: f64,
     with_rate_us: f64,
     page_us: f64,
-    page_half_width_us: f64,
+    /// The page's bounds. The estimate need not be in their middle.
+    page_earliest_us: f64,
+    page_latest_us: f64,
     /// How far the truth itself may be off: on a busy machine a look at the clock takes long.
     truth_within_us: f64,
 }
@@ -55,7 +57,12 @@ struct Sample {
 impl Sample {
     /// True if the page's bounds certainly did not contain the truth.
     fn is_outside(&self) -> bool {
-        self.page_us.abs() > self.page_half_width_us + self.truth_within_us + ROUNDING_US
+        let unsure = self.truth_within_us + ROUNDING_US;
+        self.page_earliest_us > unsure || self.page_latest_us < -unsure
+    }
+
+    fn half_width_us(&self) -> f64 {
+        (self.page_latest_us - self.page_earliest_us) / 2.0
     }
 }
 
@@ -103,21 +110,21 @@ impl Setting {
         Ok(Self { page, host, oscillator, nominal: 1e6 / khz as f64, khz, _server: server })
     }
 
-    /// UTC in ns and its half-width, according to the page, at a value of the host's counter. (This
-    /// process reads the machine's counter.)
-    fn page_at(&self, counter: u64) -> anyhow::Result<(i64, i64)> {
+    /// UTC in ns, according to the page, at a value of the host's counter: earliest, estimate,
+    /// latest. (This process reads the machine's counter.)
+    fn page_at(&self, counter: u64) -> anyhow::Result<[i64; 3]> {
         let reading = self.page.convert(counter)?;
         ensure!(reading.has_estimate(), "the page knows no time");
         let tai = i64::from(reading.tai_offset().context("no TAI - UTC")?) * 1_000_000_000;
         let ns = |instant: timevisor_time::Instant<_>| instant.floor_nanos() - tai;
-        Ok((ns(reading.estimate), (ns(reading.latest) - ns(reading.earliest)) / 2))
+        Ok([reading.earliest, reading.estimate, reading.latest].map(ns))
     }
 
     /// The page's current period, ns per tick.
     fn rate_at(&self, counter: u64) -> anyhow::Result<f64> {
         let ticks = self.khz * 1000;
-        let (from, _) = self.page_at(counter)?;
-        let (to, _) = self.page_at(counter.wrapping_add(ticks))?;
+        let [_, from, _] = self.page_at(counter)?;
+        let [_, to, _] = self.page_at(counter.wrapping_add(ticks))?;
         Ok((to - from) as f64 / ticks as f64)
     }
 
@@ -130,7 +137,7 @@ impl Setting {
             let (at, truth) = Truth::around(&Tsc::unchecked(), || Ok(began.elapsed()))?;
             let counter = self.oscillator.counter(truth.end());
             let true_ns = truth.at(truth.end());
-            let (page_ns, half_width_ns) = self.page_at(counter)?;
+            let [earliest_ns, page_ns, latest_ns] = self.page_at(counter)?;
             let (_, bare, rated) = match told {
                 Some(told) if at < told.0 + update => told,
                 _ => {
@@ -146,7 +153,8 @@ impl Setting {
                 without_rate_us: us(bare.at(counter)),
                 with_rate_us: us(rated.at(counter)),
                 page_us: us(page_ns),
-                page_half_width_us: half_width_ns as f64 / 1e3,
+                page_earliest_us: us(earliest_ns),
+                page_latest_us: us(latest_ns),
                 truth_within_us: truth.uncertainty_ns() as f64 / 1e3,
             });
             interrupt::sleep(INTERVAL)?;
@@ -204,8 +212,8 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         );
         rows.push(json!({"clock": name, "error": summary.json(), "spread_us": spread.json()}));
     }
-    let widest = samples.iter().map(|s| s.page_half_width_us).fold(0.0, f64::max);
-    let held = samples.iter().filter(|s| s.page_us.abs() <= s.page_half_width_us).count();
+    let widest = samples.iter().map(Sample::half_width_us).fold(0.0, f64::max);
+    let held = samples.iter().filter(|s| !s.is_outside()).count();
     println!(
         "page: half-width at most {widest:.1} us, held the truth {held} of {} times",
         samples.len()
@@ -227,6 +235,7 @@ pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
     const UPDATE: Duration = Duration::from_secs(5);
     let mut setting = Setting::new(ctx, Duration::from_secs(15))?;
     let samples = setting.watch(4 * UPDATE, UPDATE)?;
+    std::fs::write(ctx.path("samples.csv"), csv(&samples))?;
     ensure!(samples.len() >= 20, "only {} samples", samples.len());
     let outside: Vec<&Sample> = samples.iter().filter(|s| s.is_outside()).collect();
     ensure!(outside.is_empty(), "the page's bounds excluded the truth: {outside:?}");
@@ -260,11 +269,17 @@ fn pictures(samples: &[Sample]) -> [(String, String); 2] {
 }
 
 fn csv(samples: &[Sample]) -> String {
-    let mut text = "at_s,without_rate_us,with_rate_us,page_us,page_half_width_us\n".to_owned();
+    let mut text =
+        "at_s,without_rate_us,with_rate_us,page_earliest_us,page_us,page_latest_us\n".to_owned();
     for s in samples {
         text += &format!(
-            "{:.3},{:.3},{:.3},{:.3},{:.3}\n",
-            s.at_s, s.without_rate_us, s.with_rate_us, s.page_us, s.page_half_width_us
+            "{:.3},{:.3},{:.3},{:.3},{:.3},{:.3}\n",
+            s.at_s,
+            s.without_rate_us,
+            s.with_rate_us,
+            s.page_earliest_us,
+            s.page_us,
+            s.page_latest_us
         );
     }
     text
@@ -282,16 +297,34 @@ mod tests {
         assert_eq!(told.at(0), 4_999_500);
     }
 
-    #[test]
-    fn both_pictures_show_the_page() {
-        let sample = |at_s| Sample {
+    fn sample(at_s: f64) -> Sample {
+        Sample {
             at_s,
             without_rate_us: -40.0 * at_s,
             with_rate_us: 0.1,
             page_us: 0.0,
-            page_half_width_us: 8.0,
+            page_earliest_us: -8.0,
+            page_latest_us: 8.0,
             truth_within_us: 0.1,
+        }
+    }
+
+    #[test]
+    fn bounds_are_judged_whether_or_not_the_estimate_is_in_their_middle() {
+        let judge = |page_earliest_us, page_us, page_latest_us| {
+            Sample { page_earliest_us, page_us, page_latest_us, ..sample(1.0) }.is_outside()
         };
+        assert!(!judge(-8.0, 0.0, 8.0));
+        // Once taken for wrong: 19.4 us of error, and a half-width of 18.9 us.
+        assert!(!judge(-30.0, -19.4, 7.8));
+        // Once taken for right: 3 us of error, and a half-width of 5 us.
+        assert!(judge(1.0, 3.0, 11.0));
+        assert!(judge(-11.0, -3.0, -1.0));
+        assert!(!judge(0.15, 3.0, 11.0), "the truth itself may be that far off");
+    }
+
+    #[test]
+    fn both_pictures_show_the_page() {
         let samples: Vec<Sample> = (0..60).map(f64::from).map(sample).collect();
         let [all, page] = pictures(&samples);
         assert!(all.1.contains("nominal rate") && all.1.contains("page"));
