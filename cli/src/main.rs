@@ -7,6 +7,7 @@
 //! | `status.rs` | `timevisor status` |
 //! | `sources/` | `timevisor sources, reload`: the references, and changes while the daemon runs |
 //! | `tracking.rs` | `timevisor tracking` |
+//! | `cluster/` | `timevisor cluster`: one clock for a cluster of hosts |
 //! | `clients.rs` | `timevisor clients`: of the NTP server |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
 //! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
@@ -25,6 +26,7 @@
 mod bind;
 mod bound;
 mod clients;
+mod cluster;
 mod connection;
 mod convert;
 mod cpu_time;
@@ -96,6 +98,9 @@ enum Command {
     Replay(replay::Options),
     /// Run scenarios in simulated worlds, and judge them by their limits; needs no daemon
     Simulate(simulate::Options),
+    /// One clock for a cluster of hosts
+    #[command(subcommand)]
+    Cluster(cluster::Command),
     /// Plan, make and audit reservations of processor time
     #[command(subcommand)]
     Reserve(reserve::Command),
@@ -112,6 +117,7 @@ fn main() -> ExitCode {
     let directory = &arguments.run_directory;
     let done = match &arguments.command {
         Command::Simulate(options) => return exit(simulate::run(options)),
+        Command::Cluster(command) => return exit(cluster::run(command)),
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
         Command::Now(options) => now::run(directory, options),
         Command::WaitSync(options) => wait_sync::run(directory, options),

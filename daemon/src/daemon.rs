@@ -4,17 +4,17 @@
 //! | --- | --- |
 //! | this one | the loop, and who is told what when |
 //! | `changes.rs` | references and configurations that change while it runs |
+//! | `directory.rs` | the run directory: ours alone |
 
 mod changes;
+mod directory;
 
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use timevisor_linux::clock::{boot_id, monotonic};
-use timevisor_linux::lock_file::{self, LockError};
+
 use timevisor_linux::notify::Notifier;
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::route_watch::RouteWatch;
@@ -25,6 +25,7 @@ use timevisor_protocols::control::{ErrorCode, Request, Response};
 use timevisor_time::Duration;
 
 use self::changes::ServerDue;
+use self::directory::take_directory;
 use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
@@ -121,7 +122,8 @@ impl Daemon {
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
         let discipline = Discipline::start(&config, boot, &clock, now);
         let control = Control::listen(&config.run_directory.join("control"))?;
-        let server = Server::start(&config.server, &config.run_directory, clock.calibration)?;
+        let (serves, directory) = (&config.server, &config.run_directory);
+        let server = Server::start(serves, &config.clusters, directory, clock.calibration)?;
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         // What the journal knows is on each VM's page as soon as that is ours.
@@ -584,22 +586,4 @@ fn restless(said: Said) -> &'static str {
             "; this state changes all the time, which is not said again until it is calm (timevisor status has it)"
         }
     }
-}
-
-/// Opens the run directory, creates it if needed, and locks it: two daemons that write one page
-/// would be two clocks.
-fn take_directory(path: &Path) -> Result<File> {
-    fs::create_dir_all(path).with_context(|| {
-        format!("cannot create {}; run as root or change run_directory", path.display())
-    })?;
-    fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(|| {
-        format!("{} is not ours; run as root or change run_directory", path.display())
-    })?;
-    lock_file::take(&path.join("lock")).map_err(|error| match error {
-        LockError::Held { holder, .. } => anyhow::anyhow!(
-            "another timevisord serves {}: {holder}; stop that one first, or set another run_directory",
-            path.display()
-        ),
-        error => anyhow::Error::new(error).context("cannot lock the run directory"),
-    })
 }

@@ -48,7 +48,7 @@ fn check_reply(header: &Packet, field: &ExtensionField<'_>) {
         let mut written = Datagram::new(header);
         reply.write(&mut written, room);
         let mut asked = Datagram::new(header);
-        Request { timeline: reply.timeline, referrals: room }.write(&mut asked);
+        Request { timeline: reply.timeline, referrals: room, member: None }.write(&mut asked);
         assert!(written.len() <= asked.len(), "amplification");
         let again = Reply::parse(&only(&written)).expect("it was written here");
         assert_eq!(again.referrals.iter().count(), reply.referrals.iter().count().min(room));

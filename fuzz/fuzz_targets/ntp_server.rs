@@ -132,7 +132,7 @@ impl World {
         if u.arbitrary()? {
             let timeline = *u.choose(&[Name::HOST, Name::new("tai").expect("short"), Name::new("x").expect("short")])?;
             let mut with_field = Datagram::new(&Packet::parse(&header).expect("a header").0);
-            precise::Request { timeline, referrals: u.int_in_range(0..=9)? }.write(&mut with_field);
+            precise::Request { timeline, referrals: u.int_in_range(0..=9)?, member: None }.write(&mut with_field);
             request = with_field.to_vec();
         }
         Ok(request)

@@ -77,7 +77,7 @@ impl Host {
         programs: (PathBuf, PathBuf),
         oscillator: Option<Oscillator>,
     ) -> anyhow::Result<Self> {
-        let (directory, log) = (scratch::directory()?, ctx.path("timevisord"));
+        let (directory, log) = (scratch::in_memory()?, ctx.path("timevisord"));
         Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator })
     }
 

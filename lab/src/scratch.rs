@@ -2,11 +2,15 @@
 //! found again after a killed run.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
+use timevisor_linux::file_system::is_in_memory;
 
 const PREFIX: &str = "tvlab-";
+/// A tmpfs that every Linux has.
+const MEMORY: &str = "/dev/shm";
 /// Environment variable in a test's process: the PID of the runner that will remove what the test
 /// leaves behind.
 pub(crate) const OWNER: &str = "TIMEVISOR_LAB_OWNER";
@@ -33,9 +37,30 @@ pub fn directory() -> anyhow::Result<TempDir> {
         .context("cannot create a temporary directory")
 }
 
+/// The same in memory, as /run is: what a daemon writes there must not wait for a disk. On the disk where
+/// there is no /dev/shm.
+///
+/// # Errors
+/// As [`directory`].
+pub fn in_memory() -> anyhow::Result<TempDir> {
+    if !is_in_memory(Path::new(MEMORY)).unwrap_or(false) {
+        return directory();
+    }
+    tempfile::Builder::new()
+        .prefix(&format!("{PREFIX}{}-", owner()))
+        .tempdir_in(MEMORY)
+        .context("cannot create a directory in memory")
+}
+
 /// Removes the directories of killed runs.
 pub fn remove_stale() {
-    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+    for folder in [std::env::temp_dir(), MEMORY.into()] {
+        remove_stale_in(&folder);
+    }
+}
+
+fn remove_stale_in(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
         if is_stale(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_dir_all(entry.path());

@@ -7,23 +7,17 @@
 //!
 //! Membership is by lease: who has not asked for a while is no child any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
+use timevisor_protocols::ntp::precise::{self, Referrals};
+use timevisor_protocols::ntp::server::Referrer;
 use timevisor_time::Duration;
 
-/// The most addresses in one answer.
-pub const MOST_REFERRALS: usize = 8;
+pub use timevisor_protocols::ntp::precise::Asker;
 
-/// What an asker says of itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asker {
-    /// It knows nothing yet.
-    New,
-    /// It has bounds from us, and looks for others to ask.
-    Settled,
-    /// The same, and it serves others.
-    Serving,
-}
+/// The most addresses in one answer.
+pub const MOST_REFERRALS: usize = precise::MAX_REFERRALS;
 
 /// A child.
 #[derive(Clone, Copy, Debug)]
@@ -34,19 +28,32 @@ struct Child {
     referred: u32,
 }
 
+impl Child {
+    /// Its place among those whom others are referred to: first those that serve, of these first
+    /// those that were named least often. Those that do not serve yet will soon.
+    fn rank<A>(&self, at: A) -> (bool, u32, A) {
+        (!self.serves, self.referred, at)
+    }
+}
+
 /// The children of one server; `A` is an address.
 #[derive(Clone, Debug)]
 pub struct Children<A> {
     all: BTreeMap<A, Child>,
+    /// The rank of each.
+    ranks: BTreeSet<(bool, u32, A)>,
     most: usize,
     lease: Duration,
+    /// No lease ends before.
+    earliest_end: Duration,
 }
 
 impl<A: Copy + Ord> Children<A> {
     /// Room for `most` children, each for as long as it asks again within `lease`.
     #[must_use]
     pub fn new(most: usize, lease: Duration) -> Self {
-        Self { all: BTreeMap::new(), most, lease }
+        let (all, ranks) = (BTreeMap::new(), BTreeSet::new());
+        Self { all, ranks, most, lease, earliest_end: Duration::MAX }
     }
 
     /// Somebody asks. Returns other servers: whom a new one should ask instead if there is no room for
@@ -54,47 +61,63 @@ impl<A: Copy + Ord> Children<A> {
     pub fn asked(&mut self, by: A, asker: Asker, now: Duration) -> Vec<A> {
         let until = now + self.lease;
         let serves = asker == Asker::Serving;
-        if let Some(child) = self.all.get_mut(&by) {
-            child.until = until;
-            child.serves = serves;
-            return if asker == Asker::New { Vec::new() } else { self.others(Some(by), now) };
-        }
-        if self.all.len() >= self.most {
-            self.all.retain(|_, child| child.until > now);
-        }
-        if self.all.len() < self.most {
-            self.all.insert(by, Child { until, serves, referred: 0 });
-            return if asker == Asker::New { Vec::new() } else { self.others(Some(by), now) };
-        }
-        self.others(None, now)
+        self.sweep(now);
+        let referred = match self.all.get(&by) {
+            Some(child) => child.referred,
+            None if self.all.len() < self.most => 0,
+            None => return self.others(None),
+        };
+        self.put(by, Child { until, serves, referred });
+        if asker == Asker::New { Vec::new() } else { self.others(Some(by)) }
     }
 
-    /// Other children: first those that serve, of these first those that others were referred to least
-    /// often. Those that do not serve yet will soon.
-    fn others(&mut self, but: Option<A>, now: Duration) -> Vec<A> {
-        let others = self.all.iter().filter(|(at, _)| Some(**at) != but);
-        let present = others.filter(|(_, child)| child.until > now);
-        let mut found: Vec<(bool, u32, A)> =
-            present.map(|(at, child)| (!child.serves, child.referred, *at)).collect();
-        let count = found.len().min(MOST_REFERRALS);
-        if count == 0 {
-            return Vec::new();
+    fn put(&mut self, at: A, child: Child) {
+        if let Some(before) = self.all.insert(at, child) {
+            self.ranks.remove(&before.rank(at));
         }
-        found.select_nth_unstable(count - 1);
-        found.truncate(count);
-        found.sort_unstable();
-        for (_, _, at) in &found {
-            if let Some(child) = self.all.get_mut(at) {
-                child.referred += 1;
+        self.ranks.insert(child.rank(at));
+        self.earliest_end = self.earliest_end.min(child.until);
+    }
+
+    /// Leases that have ended make room.
+    fn sweep(&mut self, now: Duration) {
+        if now < self.earliest_end {
+            return;
+        }
+        let ranks = &mut self.ranks;
+        self.all.retain(|at, child| {
+            let stays = child.until > now;
+            if !stays {
+                ranks.remove(&child.rank(*at));
+            }
+            stays
+        });
+        self.earliest_end =
+            self.all.values().map(|child| child.until).min().unwrap_or(Duration::MAX);
+    }
+
+    /// The first of the children, which have been named once more then.
+    fn others(&mut self, but: Option<A>) -> Vec<A> {
+        let others = self.ranks.iter().map(|(_, _, at)| *at).filter(|at| Some(*at) != but);
+        let found: Vec<A> = others.take(MOST_REFERRALS).collect();
+        for at in &found {
+            if let Some(child) = self.all.get(at).copied() {
+                self.put(*at, Child { referred: child.referred.saturating_add(1), ..child });
             }
         }
-        found.into_iter().map(|(_, _, at)| at).collect()
+        found
     }
 
     /// Children whose lease has not ended.
     #[must_use]
     pub fn count(&self, now: Duration) -> usize {
         self.all.values().filter(|child| child.until > now).count()
+    }
+}
+
+impl Referrer for Children<SocketAddr> {
+    fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals {
+        Referrals::new(self.asked(by, asker, now))
     }
 }
 

@@ -8,7 +8,9 @@
 //! | [`children`] | who asks us, and whom new ones are referred to |
 //! | [`mesh`] | what several peers prove together, and who of them lies |
 //! | [`horizon`] | until when bounds are good enough without asking anybody |
+//! | [`wire`] | questions and answers as datagrams |
 //! | [`node`] | [`node::Node`]: one node from its first question on |
+//! | [`client`] | [`client::Client`]: the same with datagrams |
 //!
 //! Sources: the cold start and the tree of servers are section 4 and 5.5 of "High Precision Global
 //! Clock" (HPGC), which states no error; the bounds are this project's (docs/explanation/bounds.md).
@@ -22,8 +24,10 @@
 //! What it does not do: send, receive, authenticate, read a counter, or steer a clock.
 
 pub mod children;
+pub mod client;
 pub mod facts;
 pub mod horizon;
 pub mod mesh;
 pub mod node;
 pub mod settle;
+pub mod wire;

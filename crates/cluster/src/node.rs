@@ -8,8 +8,8 @@
 //! A node that has bounds on hearsay only goes on asking until it has heard enough. When a server
 //! does not answer, another one is asked: those that were referred to, then the seeds again.
 //!
-//! The caller sends what [`Node::on_timer`] says, one question at a time, and reports what came of it
-//! by [`Node::answered`] or [`Node::lost`].
+//! The caller sends the [`Question`] of [`Node::on_timer`], one at a time, and reports what came of it by
+//! [`Node::answered`] or, when its time is over, [`Node::lost`].
 
 use timevisor_estimate::RateLimits;
 use timevisor_time::{Duration, Interval, Period, Tai};
@@ -21,6 +21,12 @@ use crate::settle::{self, Settle, Verdict};
 
 /// Questions in a row without an answer after which another server is asked.
 const LOSSES: u32 = 3;
+/// How long the first answer of a server is waited for; twice as long after each loss. Many start
+/// at once after a power cut, and a server that is asked by all of them needs time.
+const FIRST_PATIENCE: Duration = Duration::from_millis(200);
+/// How long further answers are waited for: so many round trips, and at least [`LEAST_PATIENCE`].
+const PATIENCE_TRIPS: i64 = 8;
+const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 /// How long a server without bounds is waited for at first, and how often, twice as long each time.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const WAITS: u32 = 6;
@@ -79,6 +85,15 @@ pub struct Answer<A> {
     pub others: Vec<A>,
 }
 
+/// A question to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Question<A> {
+    /// Whom to ask.
+    pub server: A,
+    /// The answer is lost when it has not come by then.
+    pub until: Duration,
+}
+
 /// What became of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<A> {
@@ -97,6 +112,8 @@ struct Burst<A> {
     server: A,
     settle: Settle,
     losses: u32,
+    /// The longest of its answers.
+    slowest: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,25 +177,43 @@ impl<A: Copy + Ord> Node<A> {
     }
 
     /// Whom to ask now, if anybody. One question at a time: the next is due after its answer.
-    pub fn on_timer(&mut self, now: Duration) -> Option<A> {
+    pub fn on_timer(&mut self, now: Duration) -> Option<Question<A>> {
         if now < self.next {
             return None;
         }
         // Until what came of the question is reported.
         self.next = Duration::MAX;
-        match &self.state {
-            State::Asking(burst) => Some(burst.server),
+        let server = match &self.state {
+            State::Asking(burst) => burst.server,
             State::Pausing => {
                 self.tried.clear();
-                self.another(now)
+                self.another(now)?
             }
             State::Vouching => {
                 let peers = self.peers();
                 let server = *peers.get(self.turn % peers.len().max(1))?;
                 self.turn = self.turn.wrapping_add(1);
-                Some(server)
+                server
             }
-        }
+        };
+        Some(Question { server, until: now + self.patience() })
+    }
+
+    /// How long the answer to the next question is waited for.
+    fn patience(&mut self) -> Duration {
+        let most = match &self.state {
+            State::Asking(burst) if burst.settle.answers() > 0 => {
+                let trips = burst.slowest.floor_nanos().saturating_mul(PATIENCE_TRIPS);
+                Duration::from_nanos(trips).max(LEAST_PATIENCE).min(FIRST_PATIENCE)
+            }
+            State::Asking(burst) => {
+                Duration::from_nanos(FIRST_PATIENCE.floor_nanos() << burst.losses.min(LOSSES))
+            }
+            State::Pausing | State::Vouching => FIRST_PATIENCE,
+        };
+        // Those who were lost together do not come back together.
+        let part = i64::try_from(self.draw() % 1024).unwrap_or(0);
+        most + Duration::from_nanos(most.floor_nanos() / 2048 * part)
     }
 
     /// What to say of itself in a question.
@@ -196,6 +231,8 @@ impl<A: Copy + Ord> Node<A> {
     pub fn answered(&mut self, from: A, answer: &Answer<A>, now: Duration) -> Vec<Event<A>> {
         let mut events = Vec::new();
         match self.origin {
+            // Who has no bounds says nothing about the timeline.
+            _ if answer.said.is_none() => {}
             None => self.origin = Some(answer.origin),
             Some(ours) if ours == answer.origin => {}
             // The master has set its origin again, or another one has taken over.
@@ -263,6 +300,12 @@ impl<A: Copy + Ord> Node<A> {
         }
     }
 
+    /// The server declines for good: it has no such timeline, or wants to be left alone.
+    pub fn refused(&mut self, server: A, now: Duration) {
+        self.known.retain(|known| *known != server);
+        self.failed(server, now);
+    }
+
     /// Somebody asks us. Returns other servers for it: see [`Children::asked`].
     pub fn asked(&mut self, by: A, asker: Asker, now: Duration) -> Vec<A> {
         self.children.asked(by, asker, now)
@@ -321,6 +364,7 @@ impl<A: Copy + Ord> Node<A> {
         let ticks = settings.nominal.ticks_in(settings.spacing + round_trip);
         let growth = settings.rate.longest.span_ceil(ticks) - settings.rate.shortest.span(ticks);
         burst.losses = 0;
+        burst.slowest = burst.slowest.max(round_trip);
         let verdict = burst.settle.answer(round_trip, width, growth, &settings.burst);
         self.state = State::Asking(burst);
         if verdict == Verdict::Another {
@@ -392,14 +436,18 @@ impl<A: Copy + Ord> Node<A> {
     }
 
     fn ask(&mut self, server: A, now: Duration) {
-        self.state = State::Asking(Burst { server, settle: Settle::default(), losses: 0 });
+        let slowest = Duration::ZERO;
+        self.state = State::Asking(Burst { server, settle: Settle::default(), losses: 0, slowest });
         self.next = now;
     }
 
+    /// Who may be asked next. Everybody starts at the seeds, so these ask the master itself, if they
+    /// know it: what one of them is further away, all below it are.
     fn untried(&mut self) -> Option<A> {
-        let known: Vec<A> = self.known.clone();
-        let seeds: Vec<A> = self.seeds.clone();
-        self.one_of(&known).or_else(|| self.one_of(&seeds))
+        let is_seed = self.seeds.contains(&self.own);
+        let master: Vec<A> = self.settings.trusted.filter(|_| is_seed).into_iter().collect();
+        let (known, seeds) = (self.known.clone(), self.seeds.clone());
+        [master, known, seeds].iter().find_map(|servers| self.one_of(servers))
     }
 
     /// Any of these that may be asked.

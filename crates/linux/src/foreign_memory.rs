@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+use crate::file_system::is_tmpfs;
 use crate::process::{Process, ProcessError};
 
 /// Why a descriptor is not the memory that it should be.
@@ -126,19 +127,6 @@ fn get(fd: RawFd, what: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: the descriptor is open; the command takes no argument and touches no memory.
     let answer = unsafe { libc::fcntl(fd, what) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
-}
-
-fn is_tmpfs(fd: RawFd) -> io::Result<bool> {
-    let mut status = core::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the descriptor is open, and the kernel fills in the whole structure when it
-    // returns 0.
-    let kind = unsafe {
-        if libc::fstatfs(fd, status.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        status.assume_init().f_type
-    };
-    Ok(kind == libc::TMPFS_MAGIC)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 //! | [`page_file`] | page files: ownership, size, one writer |
 //! | [`truncation`] | survives SIGBUS on a page that was truncated |
 //! | [`freezer`] | freezes and thaws control groups: cgroup v1 and v2 |
+//! | [`file_system`] | whether files are in memory or on a disk |
 //! | [`foreign_memory`] | shared memory that another process hands over by a descriptor |
 //! | [`append_file`] | append-only record files |
 //! | [`clock_set`] | whether CLOCK_REALTIME has been set |
@@ -63,6 +64,7 @@ pub mod datagram;
 pub mod descriptors;
 pub mod elapsed_source;
 pub mod event_fd;
+pub mod file_system;
 pub mod foreign_memory;
 pub mod freezer;
 pub mod helper;

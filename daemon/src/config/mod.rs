@@ -12,6 +12,7 @@
 //! | `local.rs` | `[[reference]]`: the keys of clocks that are read on this machine |
 //! | `politeness.rs` | default poll rates of NTP servers |
 //! | `nts.rs` | the key establishment server of an authenticated NTP server |
+//! | `cluster.rs` | `[[cluster]]`, and references to it |
 //! | `timelines.rs` | `[[timeline]]` |
 //! | `guests.rs` | `[guests]` |
 //! | `reserve.rs` | `[[guests.vm.NAME.reserve]]` |
@@ -24,6 +25,7 @@
 
 mod address;
 mod clock;
+mod cluster;
 mod guests;
 mod introspection;
 mod local;
@@ -36,6 +38,7 @@ mod server;
 mod successor;
 mod timelines;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
 
@@ -47,6 +50,7 @@ use timevisor_time::Duration;
 
 pub use address::ServerAddress;
 pub use clock::{ClockConfig, CounterChoice};
+pub use cluster::{ClusterConfig, ClusterReference};
 pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
 pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
@@ -73,6 +77,8 @@ pub struct Config {
     pub oscillator: OscillatorConfig,
     #[serde(rename = "reference")]
     pub references: Vec<ReferenceConfig>,
+    #[serde(rename = "cluster")]
+    pub clusters: Vec<ClusterConfig>,
     #[serde(rename = "timeline")]
     pub timelines: Vec<TimelineConfig>,
     pub guests: GuestsConfig,
@@ -89,6 +95,7 @@ impl Default for Config {
             clock: ClockConfig::default(),
             oscillator: OscillatorConfig::default(),
             references: vec![ReferenceConfig::system()],
+            clusters: Vec::new(),
             timelines: Vec::new(),
             guests: GuestsConfig::default(),
             introspection: IntrospectionConfig::default(),
@@ -156,6 +163,11 @@ impl Config {
                 ReferenceConfig::Chrony(chrony) => {
                     chrony.own_directory.clone_from(&self.run_directory);
                 }
+                ReferenceConfig::Cluster(cluster) => {
+                    let port = self.server.listen.first().map_or(0, SocketAddr::port);
+                    let ppm = self.oscillator.unmeasured_rate_ppm;
+                    cluster.complete(&self.clusters, port, ppm);
+                }
                 _ => {}
             }
         }
@@ -184,6 +196,7 @@ impl Config {
             }
         }
         self.validate_witnesses()?;
+        cluster::validate(self)?;
         self.timeline_setup().map(drop)
     }
 

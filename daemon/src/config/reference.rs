@@ -12,6 +12,7 @@ use timevisor_protocols::nts::negotiation::DEFAULT_KE_PORT;
 use timevisor_time::Duration;
 
 use super::address::ServerAddress;
+use super::cluster::ClusterReference;
 use super::local::{self, ChronyConfig, PhcConfig, PtpConfig, VmclockConfig};
 use super::nts::NtsServer;
 use super::politeness::{Operator, PollPolicy};
@@ -37,6 +38,8 @@ pub enum ReferenceConfig {
     Vmclock(VmclockConfig),
     /// The knowledge of a running chronyd.
     Chrony(ChronyConfig),
+    /// The hosts of a cluster that is one clock.
+    Cluster(ClusterReference),
     /// An NTP server, or several behind one name.
     Ntp {
         /// `host`, `host:port` or `[address]:port`.
@@ -147,6 +150,7 @@ impl ReferenceConfig {
             Self::Ptp(ptp) => format!("ptp {}", ptp.device.display()),
             Self::Vmclock(_) => "vmclock".to_owned(),
             Self::Chrony(_) => "chrony".to_owned(),
+            Self::Cluster(cluster) => format!("cluster {}", cluster.cluster),
             Self::Ntp { pool: Some(pool), member: Some(n), .. } => format!("{pool}#{n}"),
             Self::Ntp { pool: Some(pool), member: None, .. } => pool.clone(),
             Self::Ntp { address, .. } => address.clone(),
@@ -168,7 +172,7 @@ impl ReferenceConfig {
             Self::Ptp(ptp) => Some(device(&ptp.device)),
             Self::Phc(phc) => Some(device(&phc.device)),
             Self::Vmclock(vmclock) => Some(device(&vmclock.device)),
-            Self::Ntp { .. } => None,
+            Self::Cluster(_) | Self::Ntp { .. } => None,
         }
     }
 
@@ -242,6 +246,7 @@ impl ReferenceConfig {
             Self::Ptp(ptp) => span(ptp.poll),
             Self::Vmclock(vmclock) => span(vmclock.poll),
             Self::Chrony(chrony) => span(chrony.poll),
+            Self::Cluster(cluster) => span(cluster.poll()),
         }
     }
 
@@ -287,7 +292,7 @@ impl ReferenceConfig {
                 );
                 Ok(())
             }
-            Self::Ntp { .. } => Ok(()),
+            Self::Cluster(_) | Self::Ntp { .. } => Ok(()),
         }
     }
 

@@ -57,6 +57,7 @@ impl Config {
             timelines: _,
             clock,
             references,
+            clusters,
             guests,
             introspection,
             server,
@@ -64,6 +65,7 @@ impl Config {
         let tables = [
             ("[clock]", *clock == self.clock),
             ("[[reference]]", *references == self.references),
+            ("[[cluster]]", *clusters == self.clusters),
             ("[guests]", *guests == self.guests),
             ("[introspection]", *introspection == self.introspection),
             ("[server]", *server == self.server),

@@ -59,7 +59,7 @@ fn commented_references() -> Vec<String> {
 #[test]
 fn the_packaged_references_state_the_defaults() {
     let tables = commented_references();
-    assert_eq!(tables.len(), 6, "{tables:?}");
+    assert_eq!(tables.len(), 7, "{tables:?}");
     let parse = |text: &str| {
         let found: Vec<ReferenceConfig> =
             toml::from_str::<BTreeMap<String, Vec<ReferenceConfig>>>(text)
@@ -72,14 +72,15 @@ fn the_packaged_references_state_the_defaults() {
     for table in tables {
         // A table reduced to its name must parse to the same value.
         let named = |line: &&str| {
-            ["[[", "type", "address = \"ntp", "pool"].iter().any(|k| line.starts_with(k))
+            ["[[", "type", "cluster", "address = \"ntp", "pool"].iter().any(|k| line.starts_with(k))
         };
         let bare: String = table.lines().filter(named).map(|line| format!("{line}\n")).collect();
         assert_eq!(parse(&table), parse(&bare));
-        Config::parse(&table).unwrap();
+        let cluster = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\n";
+        Config::parse(&format!("{table}{cluster}")).unwrap();
         kinds.extend(table.lines().find(|line| line.starts_with("type")).map(str::to_owned));
     }
-    assert_eq!(kinds.len(), 5, "{kinds:?}");
+    assert_eq!(kinds.len(), 6, "{kinds:?}");
 }
 
 #[test]

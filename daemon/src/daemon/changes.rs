@@ -230,7 +230,8 @@ impl Daemon {
     }
 
     fn configure_server(&mut self, before: &Config, now: Duration) {
-        if self.config.server == before.server {
+        let same = self.config.server == before.server;
+        if same && self.config.clusters == before.clusters {
             return;
         }
         // Its thread ends, and with it the sockets that the next one needs.
@@ -256,7 +257,12 @@ impl Daemon {
     pub(super) fn start_server(&mut self, now: Duration) {
         let Some(due) = self.server_due.take_if(|due| now >= due.next) else { return };
         let directory = &self.config.run_directory;
-        match Server::start(&self.config.server, directory, self.clock.calibration) {
+        match Server::start(
+            &self.config.server,
+            &self.config.clusters,
+            directory,
+            self.clock.calibration,
+        ) {
             Ok(server) => {
                 self.server = server;
                 self.publish();

@@ -17,6 +17,8 @@
 //! | `addresses.rs` | a pool's addresses: used, free or given up |
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
+//! | `cluster.rs` | the hosts of a cluster that is one clock |
+//! | `stamped.rs` | the counter around an exchange, narrowed by the kernel's stamps |
 //! | `sources.rs` | whose word a reference's facts are |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
 //! | `tally.rs` | counts and problems for status output |
@@ -26,6 +28,7 @@ mod addresses;
 mod arrangement;
 mod background;
 mod chrony;
+mod cluster;
 mod jump;
 mod ntp;
 mod nts;
@@ -37,6 +40,7 @@ mod resolver;
 mod sampled;
 mod server;
 mod sources;
+mod stamped;
 mod system;
 mod tally;
 #[cfg(test)]
@@ -248,6 +252,9 @@ impl Reference {
             }
             ReferenceConfig::Ptp(ptp) => Box::new(ptp::Ptp::new(ptp, name, now)),
             ReferenceConfig::Chrony(chrony) => Box::new(chrony::Chrony::new(chrony, now)?),
+            ReferenceConfig::Cluster(cluster) => {
+                Box::new(cluster::Cluster::new(cluster, name, now)?)
+            }
             ReferenceConfig::Ntp { address, .. } => match config.pool() {
                 Some(pool) => Box::new(pool::Member::new(config, pool::Pool::new(pool)?, now)),
                 None => Box::new(server::Server::new(config, address, now)?),

@@ -12,44 +12,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use anyhow::{Context, Result};
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
-use timevisor_linux::clock::{Bracket, bracket};
-use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
+use timevisor_linux::clock::bracket;
 use timevisor_protocols::control::{NtpData, Reference as Report};
 use timevisor_protocols::ntp::{
     Answer, Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Port, RejectReason,
     Response, Source, Status, Step, refid,
 };
-use timevisor_time::{Duration, Instant, Utc};
+use timevisor_time::{Duration, Instant};
 
 use super::nts::{Nts, Progress};
 use super::path::{Opened, Path};
 use super::sources::Sources;
+use super::stamped::{Arrival, BRACKET_TRIES, Sent, narrowed};
 use super::{Details, Surroundings, Upstream, random};
 use crate::config::{Operator, ReferenceConfig, ServerConfig};
 use crate::parser::Parser;
 
 /// A request that the kernel refused to send is tried again after this time.
 const UNSENT: Duration = Duration::from_secs(2);
-/// Readings per bracket; the narrowest one is used.
-const BRACKET_TRIES: usize = 3;
-
-/// Our clocks when a request was sent: the counter before it, a bracket, and the kernel's time
-/// stamp if there is one.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    ta: u64,
-    before: Bracket,
-    stamp: Option<Instant<Utc>>,
-}
-
-/// Our clocks when a datagram had arrived: the counter, a bracket, and the kernel's time stamp if there
-/// is one.
-#[derive(Clone, Copy, Debug)]
-struct Arrival {
-    tf: u64,
-    after: Bracket,
-    stamp: Option<Instant<Utc>>,
-}
 
 /// The last answer that was used.
 #[derive(Clone, Copy, Debug)]
@@ -512,23 +492,7 @@ impl Ntp {
     }
 }
 
-/// Computes Ta and Tf, and narrows them by the kernel's time stamps where these exist.
-fn narrowed(sent: &Sent, arrival: &Arrival, around: &Surroundings<'_>) -> (u64, u64) {
-    let Arrival { tf, after, stamp } = *arrival;
-    if sent.stamp.is_none() && stamp.is_none() {
-        return (sent.ta, tf);
-    }
-    let (period, error) = around.calibration;
-    let Some(map) = StampMap::new(sent.before, after, period, KERNEL_SLEW_LIMIT.plus(error)) else {
-        return (sent.ta, tf);
-    };
-    let send = sent.stamp.and_then(|stamp| map.send_bound(stamp)).unwrap_or(sent.ta);
-    let receive = stamp.and_then(|stamp| map.receive_bound(stamp)).unwrap_or(tf);
-    let (ta, earlier) = (sent.ta.max(send), tf.min(receive));
-    if ta <= earlier { (ta, earlier) } else { (sent.ta, tf) }
-}
-
-fn describe(error: &timevisor_linux::udp::UdpError) -> String {
+pub(super) fn describe(error: &timevisor_linux::udp::UdpError) -> String {
     let cause = std::error::Error::source(error).map(|s| format!(": {s}")).unwrap_or_default();
     format!("{error}{cause}")
 }

@@ -348,7 +348,7 @@ impl Path {
 }
 
 /// Our address as the server at `peer` sees it, by the present routes.
-fn source(peer: SocketAddr) -> std::io::Result<IpAddr> {
+pub(super) fn source(peer: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr =
         if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;

@@ -28,18 +28,19 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow};
 use timevisor_clock_page::Counter;
+use timevisor_cluster::children::Children;
 use timevisor_linux::confine::{Permitted, confine_thread};
 use timevisor_linux::counter::Calibration;
 use timevisor_linux::udp_server::UdpServer;
 use timevisor_protocols::control::{Clients, ServerSummary};
-use timevisor_protocols::ntp::server::{LeapPlan, Tally};
+use timevisor_protocols::ntp::server::{Cluster, LeapPlan, Tally};
 use timevisor_time::{Duration, Tai};
 
 use self::clients::ClientList;
 use self::nts::Nts;
 use self::serving::Serving;
 use crate::clock::HostClock;
-use crate::config::ServerConfig;
+use crate::config::{ClusterConfig, ServerConfig, span};
 use crate::references::{Reference, Upstream};
 
 /// Capacity of the channel of facts to the server. If the server is too busy to read these, the
@@ -78,6 +79,7 @@ impl Server {
     /// used.
     pub fn start(
         config: &ServerConfig,
+        clusters: &[ClusterConfig],
         directory: &Path,
         calibration: Calibration,
     ) -> Result<Option<Self>> {
@@ -90,6 +92,11 @@ impl Server {
             config.protocol()?,
             getrandom::u64().map_err(|e| anyhow!("the kernel returns no random numbers: {e}"))?,
         )?;
+        for cluster in clusters.iter().filter(|cluster| cluster.serve) {
+            let children = Children::new(cluster.children, span(cluster.lease));
+            let (name, referrer) = (cluster.wire_name(), Box::new(children));
+            protocol.serve_cluster(Cluster { name, referrer });
+        }
         let counts = Arc::new(Counts::default());
         let (facts, told) = sync_channel(FACTS_WAITING);
         let nts = Nts::start(config, directory)?;

@@ -1,5 +1,6 @@
 //! Every lab test, by family: each folder's `mod.rs` holds the table of its tests.
 
+pub(crate) mod cluster;
 pub(crate) mod containers;
 pub(crate) mod elapsed;
 pub(crate) mod experiments;
@@ -19,6 +20,7 @@ use crate::scenario::Family;
 
 /// Every family.
 pub const FAMILIES: &[Family] = &[
+    cluster::FAMILY,
     containers::FAMILY,
     elapsed::FAMILY,
     experiments::FAMILY,

@@ -3,7 +3,8 @@
 //!
 //! The kernel's own state is the better evidence: a loop in use, a synchronized status, a rate that
 //! changes under us. The list of programs names the culprit and catches programs that have only
-//! just started. Limitation: programs in another PID namespace are invisible until they act.
+//! just started. Anybody can give a process such a name, and decide whether its arguments can be read;
+//! only those count that may set the clock. Limitation: programs in another PID namespace are invisible until they act.
 //! timevisord and timevisor-guest share this module.
 
 use timevisor_time::Duration;
@@ -54,6 +55,7 @@ fn running_comm() -> Option<String> {
     processes.iter().find_map(|process| {
         let name = process.comm().ok()?;
         let sets = PROGRAMS.contains(&name.as_str())
+            && process.may_set_clocks()
             && !(name == "chronyd" && process.arguments().is_ok_and(|a| leaves_alone(&a)));
         sets.then_some(name)
     })

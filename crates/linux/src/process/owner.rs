@@ -27,6 +27,9 @@ impl Users {
     }
 }
 
+/// linux/capability.h: 25.
+const CAP_SYS_TIME: u64 = 1 << 25;
+
 impl Process {
     /// Who it runs as.
     ///
@@ -48,6 +51,16 @@ impl Process {
                 .map_err(|source| process.error("the user namespace", source))
         };
         Ok(link(self)? == link(&Self::new(std::process::id()))?)
+    }
+
+    /// Whether it has CAP_SYS_TIME where this process is. One of which that cannot be found out counts as
+    /// if it had.
+    #[must_use]
+    pub fn may_set_clocks(&self) -> bool {
+        let Ok(status) = self.read("status") else { return false };
+        let has = text::capabilities(&String::from_utf8_lossy(&status))
+            .is_none_or(|capabilities| capabilities & CAP_SYS_TIME != 0);
+        has && self.shares_our_user_namespace().unwrap_or(true)
     }
 
     /// Whether its program was started with more rights than its starter had: a set-user-id or
@@ -85,6 +98,32 @@ mod tests {
         assert_eq!(text::users("Uid:\t7\t7\t7\t7").unwrap().only(), Some(7));
         for odd in ["", "Uid:\t7\t7\t7", "Uid:\t7\t7\t7\t-1", "Uid:\t7\t7\t7\t7\t7"] {
             assert_eq!(text::users(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn who_may_not_set_clocks_is_known() {
+        let has = |line: &str| text::capabilities(line).map(|all| all & CAP_SYS_TIME != 0);
+        assert_eq!(has("CapPrm:\t0\nCapEff:\t0000000002000000\n"), Some(true));
+        assert_eq!(has("CapEff:\t000001fffdffffff"), Some(false));
+        assert_eq!(has("CapEff:\tx"), None);
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--bounding-set=-sys_time",
+            "--inh-caps=-sys_time",
+            "sh",
+            "-c",
+            "echo; exec sleep 60",
+        ]);
+        let Ok(mut child) = command.stdout(std::process::Stdio::piped()).spawn() else { return };
+        let mut line = [0];
+        let there = std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).is_ok();
+        let may = Process::open(child.id()).map(|process| process.may_set_clocks());
+        let _ = child.kill();
+        let _ = child.wait();
+        // Only root can give a capability up for good.
+        if there {
+            assert!(!may.unwrap());
         }
     }
 

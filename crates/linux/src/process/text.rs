@@ -44,6 +44,13 @@ pub fn users(status: &str) -> Option<Users> {
     Some(Users { real, effective, saved, file_system })
 }
 
+/// `CapEff:` of /proc/PID/status (proc_pid_status(5)), in the process's own user namespace.
+#[must_use]
+pub fn capabilities(status: &str) -> Option<u64> {
+    let word = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(word.trim(), 16).ok()
+}
+
 /// A line of /proc/PID/maps: `55d0-55e0 r-xp 00001000 fd:01 1234    /usr/bin/name with spaces`
 /// (proc_pid_maps(5)).
 #[must_use]

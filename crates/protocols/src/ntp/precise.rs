@@ -59,7 +59,9 @@ struct Body {
     status: u8,
     level: u8,
     referrals: u8,
-    reserved: [u8; 3],
+    reserved: u8,
+    /// In a member's request: where it serves others.
+    port: U16,
     timeline: [u8; Name::LEN],
     receive: WireErrors,
     transmit: WireErrors,
@@ -266,6 +268,45 @@ impl Referrals {
     }
 }
 
+/// What a member of a cluster says of itself, with its byte on the wire (where a reply has the status).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Asker {
+    /// 1: it knows nothing yet.
+    New,
+    /// 2: it has bounds from this server, and looks for others to ask.
+    Settled,
+    /// 3: it has bounds that it vouches for.
+    Serving,
+}
+
+impl Asker {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::New),
+            2 => Some(Self::Settled),
+            3 => Some(Self::Serving),
+            _ => None,
+        }
+    }
+
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::New => 1,
+            Self::Settled => 2,
+            Self::Serving => 3,
+        }
+    }
+}
+
+/// A member of a cluster that asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// How far it is.
+    pub asker: Asker,
+    /// The port at which it serves others, at the address that it asks from; 0 if it does not.
+    pub port: u16,
+}
+
 /// The field in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -273,11 +314,13 @@ pub struct Request {
     pub timeline: Name,
     /// Room for this many referrals in the reply.
     pub referrals: usize,
+    /// Who asks, if it is a member of a cluster.
+    pub member: Option<Member>,
 }
 
 impl Request {
-    /// The server's own clock, without referrals.
-    pub const HOST: Self = Self { timeline: Name::HOST, referrals: 0 };
+    /// The server's own clock, without referrals, by a client that is no member.
+    pub const HOST: Self = Self { timeline: Name::HOST, referrals: 0, member: None };
 
     /// Reads a field; `None` if it is not a request of ours. Requests of later versions are read as
     /// far as they are known here, and get a reply of this version.
@@ -285,12 +328,17 @@ impl Request {
     pub fn parse(field: &ExtensionField<'_>) -> Option<Self> {
         let (body, rest) = body(field, REQUEST)?;
         let referrals = (rest.len() / REFERRAL_LEN).min(MAX_REFERRALS);
-        Some(Self { timeline: Name(body.timeline), referrals })
+        let port = body.port.get();
+        let member = Asker::from_byte(body.status).map(|asker| Member { asker, port });
+        Some(Self { timeline: Name(body.timeline), referrals, member })
     }
 
     /// Appends the field to a request.
     pub fn write(&self, packet: &mut Datagram) {
-        let body = Body::new(REQUEST, self.timeline);
+        let mut body = Body::new(REQUEST, self.timeline);
+        if let Some(Member { asker, port }) = self.member {
+            (body.status, body.port) = (asker.to_byte(), port.into());
+        }
         let room = self.referrals.min(MAX_REFERRALS);
         write_head(packet, room);
         packet.append(body.as_bytes());
@@ -336,6 +384,12 @@ impl Reply {
             generation: 0,
             referrals: Referrals::default(),
         }
+    }
+
+    /// The same about UTC, whose origin never changes: 0 and 0.
+    #[must_use]
+    pub fn of_utc(self) -> Self {
+        Self { epoch: 0, generation: 0, ..self }
     }
 
     /// Reads a field; `None` if it is not a reply of ours in this version, or contradicts itself.
@@ -435,7 +489,8 @@ impl Body {
             status: 0,
             level: 0,
             referrals: 0,
-            reserved: [0; 3],
+            reserved: 0,
+            port: 0.into(),
             timeline: timeline.0,
             receive: nothing(),
             transmit: nothing(),

@@ -59,6 +59,10 @@ const GOLDEN_REQUEST: &str = "f7b10058 54565042 01000000 00000000 00000000000000
     0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000000 00000000
     0000000000000000 00000000 00000000";
 
+const GOLDEN_MEMBER: &str = "f7b1006c 54565042 01000300 0000007b 726f626f742d31000000000000000000
+    0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000000 00000000
+    0000000000000000 00000000 00000000 0000000000000000000000000000000000000000";
+
 const GOLDEN_REPLY: &str = "f7b10080 54565042 01010202 02000000 726f626f742d31000000000000000000
     0000000000001111 0000000000002222 0000000000003333 0000000000004444 ff1b1e40 00e4e1c0
     0123456789abcdef 00000007 00000000
@@ -69,6 +73,10 @@ const GOLDEN_REPLY: &str = "f7b10080 54565042 01010202 02000000 726f626f742d3100
 fn golden_bytes() {
     assert_eq!(request_bytes(&Request::HOST), hex(GOLDEN_REQUEST));
     assert_eq!(Request::parse(&only(&hex(GOLDEN_REQUEST))), Some(Request::HOST));
+    let member = Some(Member { asker: Asker::Serving, port: 123 });
+    let asks = Request { timeline: Name::new("robot-1").unwrap(), referrals: 1, member };
+    assert_eq!(request_bytes(&asks), hex(GOLDEN_MEMBER));
+    assert_eq!(Request::parse(&only(&hex(GOLDEN_MEMBER))), Some(asks));
     assert_eq!(reply_bytes(&reply(), 8), hex(GOLDEN_REPLY));
     assert_eq!(Reply::parse(&only(&hex(GOLDEN_REPLY))), Some(reply()));
 }
@@ -79,7 +87,8 @@ fn a_reply_is_as_long_as_its_request_at_most() {
     assert_eq!(full.iter().count(), MAX_REFERRALS);
     let full = Reply { referrals: full, ..reply() };
     for room in 0..=9 {
-        let asked = request_bytes(&Request { timeline: full.timeline, referrals: room });
+        let asked =
+            request_bytes(&Request { timeline: full.timeline, referrals: room, member: None });
         let understood = Request::parse(&only(&asked)).unwrap();
         assert_eq!(understood.referrals, room.min(MAX_REFERRALS));
         let told = reply_bytes(&full, understood.referrals);
@@ -209,6 +218,11 @@ fn any_reply() -> impl Strategy<Value = Reply> {
     )
 }
 
+fn any_member() -> impl Strategy<Value = Option<Member>> {
+    let asker = prop::sample::select(vec![Asker::New, Asker::Settled, Asker::Serving]);
+    prop::option::of((asker, any::<u16>()).prop_map(|(asker, port)| Member { asker, port }))
+}
+
 proptest! {
     #[test]
     fn replies_round_trip(reply in any_reply()) {
@@ -218,8 +232,8 @@ proptest! {
     }
 
     #[test]
-    fn requests_round_trip(timeline in any_name(), referrals in 0..=MAX_REFERRALS) {
-        let request = Request { timeline, referrals };
+    fn requests_round_trip(timeline in any_name(), referrals in 0..=MAX_REFERRALS, member in any_member()) {
+        let request = Request { timeline, referrals, member };
         prop_assert_eq!(Request::parse(&only(&request_bytes(&request))), Some(request));
     }
 

@@ -36,6 +36,8 @@ impl Link {
     pub const DATA_CENTRE: Self = Self { minimum_ns: 5_000, queueing_ns: 2_000, loss: 0.0 };
     /// 30 us and 20 us of queueing.
     pub const LAN: Self = Self { minimum_ns: 30_000, queueing_ns: 20_000, loss: 0.0 };
+    /// 98 us and 2 us of queueing: a round trip of 200 us.
+    pub const RACK: Self = Self { minimum_ns: 98_000, queueing_ns: 2_000, loss: 0.0 };
     /// 1 ms and 0.3 ms of queueing.
     pub const WAN: Self = Self { minimum_ns: 1_000_000, queueing_ns: 300_000, loss: 0.0 };
 }
@@ -69,6 +71,8 @@ pub struct Plan {
     pub restarts: f64,
     /// Counters are off by up to this.
     pub rate: RateError,
+    /// Nodes that are no seeds start at random moments up to this one; seeds start at 0.
+    pub start: Duration,
     /// The end.
     pub until: Duration,
 }
@@ -92,6 +96,7 @@ impl Plan {
             liar: None,
             restarts: 0.0,
             rate: RateError::from_ppm(15),
+            start: Duration::ZERO,
             until: Duration::from_secs(10),
         }
     }

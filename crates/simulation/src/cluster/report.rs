@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use timevisor_time::Duration;
 
+use super::world::Vouched;
+
 /// Nodes of one level.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Level {
-    /// Their half-widths at the end, ascending, ns.
+    /// Their half-widths when they first vouched, ascending, ns.
     half_widths: Vec<f64>,
+    /// The same at the end.
+    at_end: Vec<f64>,
 }
 
 impl Level {
@@ -18,10 +22,17 @@ impl Level {
         self.half_widths.len()
     }
 
-    /// The half-width that so many of a thousand nodes do not exceed, ns.
+    /// The half-width, when they first vouched for bounds, that so many of a thousand nodes do not
+    /// exceed, ns.
     #[must_use]
     pub fn half_width_ns(&self, permille: usize) -> f64 {
         quantile(&self.half_widths, permille)
+    }
+
+    /// The same at the end.
+    #[must_use]
+    pub fn half_width_at_end_ns(&self, permille: usize) -> f64 {
+        quantile(&self.at_end, permille)
     }
 }
 
@@ -34,7 +45,7 @@ pub struct Report {
     vouch: Vec<f64>,
     /// Questions of each node, ascending.
     asked: Vec<f64>,
-    /// By the number of servers to the master.
+    /// By the number of servers to the master, when they first vouched.
     pub levels: BTreeMap<u8, Level>,
     /// Questions and answers of all.
     pub messages: u64,
@@ -63,19 +74,14 @@ impl Report {
         }
     }
 
-    pub(super) fn add(
-        &mut self,
-        vouches_at: Option<u64>,
-        asked: u32,
-        level: Option<u8>,
-        width: Option<Duration>,
-    ) {
-        self.vouch.extend(vouches_at.map(|at| at as f64));
+    pub(super) fn add(&mut self, vouched: Option<Vouched>, asked: u32, at_end: Option<Duration>) {
         self.asked.push(f64::from(asked));
-        if let Some((level, width)) = level.zip(width) {
-            let half_width = width.as_secs_f64() * 5e8;
-            self.levels.entry(level).or_default().half_widths.push(half_width);
-        }
+        let Some(vouched) = vouched else { return };
+        self.vouch.push(vouched.at as f64);
+        let level = self.levels.entry(vouched.level).or_default();
+        let half = |width: Duration| width.as_secs_f64() * 5e8;
+        level.half_widths.push(half(vouched.width));
+        level.at_end.extend(at_end.map(half));
     }
 
     pub(super) fn finish(&mut self) {
@@ -83,6 +89,7 @@ impl Report {
         self.asked.sort_by(f64::total_cmp);
         for level in self.levels.values_mut() {
             level.half_widths.sort_by(f64::total_cmp);
+            level.at_end.sort_by(f64::total_cmp);
         }
     }
 

@@ -6,14 +6,12 @@ use std::collections::BinaryHeap;
 use timevisor_cluster::children::Asker;
 use timevisor_cluster::facts::Statement;
 use timevisor_cluster::mesh::Standing;
-use timevisor_cluster::node::{Answer, Event, Node, Origin, Settings};
+use timevisor_cluster::node::{Answer, Event, Node, Origin, Question, Settings};
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
 use super::{Plan, Report, nominal};
 use crate::random::Random;
 
-/// A question without an answer is lost after this time.
-const PATIENCE_NS: u64 = 50_000_000;
 const ORIGIN: Origin = Origin { generation: 1, epoch: 7 };
 const ROOT: u32 = 0;
 
@@ -28,8 +26,16 @@ struct Host {
     /// The server works until then.
     busy_until: u64,
     asked: u32,
-    vouches_at: Option<u64>,
+    vouched: Option<Vouched>,
     served: u64,
+}
+
+/// When a node first vouched for bounds since its start, and for which.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vouched {
+    pub(super) at: u64,
+    pub(super) level: u8,
+    pub(super) width: Duration,
 }
 
 impl Host {
@@ -105,7 +111,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a seed. All nodes but the root start at time 0.
+    /// The world of a seed.
     #[must_use]
     pub fn new(plan: &Plan, seed: u64) -> Self {
         let mut random = Random::stream(seed, "cluster");
@@ -118,7 +124,7 @@ impl World {
             question: 0,
             busy_until: 0,
             asked: 0,
-            vouches_at: None,
+            vouched: None,
             served: 0,
         });
         let hosts = hosts.collect();
@@ -134,8 +140,12 @@ impl World {
             judged: 0,
             messages: 0,
         };
+        let start = nanos(plan.start) as f64;
         for index in 1..plan.nodes {
-            world.boot(index, 0);
+            // The seeds are first: whoever starts a million hosts starts their servers before.
+            let is_seed = index < plan.seeds;
+            let at = if is_seed { 0.0 } else { world.random.uniform() * start };
+            world.boot(index, nanos(Duration::from_secs_f64(at * 1e-9)));
             if world.random.uniform() < plan.restarts {
                 let at = nanos(Duration::from_secs_f64(world.random.uniform()));
                 world.push(at, index, What::Restart);
@@ -167,10 +177,10 @@ impl World {
 
     fn boot(&mut self, index: u32, at: u64) {
         self.now = at;
-        let seeds = (0..self.plan.seeds.min(index)).collect();
+        let seeds = (0..self.plan.seeds.min(self.plan.nodes)).collect();
         let node = self.node(index, seeds);
         self.hosts[index as usize].node = Some(node);
-        self.hosts[index as usize].vouches_at = None;
+        self.hosts[index as usize].vouched = None;
         self.push(at, index, What::Timer);
     }
 
@@ -181,13 +191,23 @@ impl World {
 
     /// Runs to the plan's end.
     pub fn run(&mut self) {
+        self.run_with(|_| ());
+    }
+
+    /// Runs to the plan's end, and says now and then how far it is.
+    pub fn run_with(&mut self, mut progress: impl FnMut(Duration)) {
         let end = nanos(self.plan.until);
+        let mut count = 0_u64;
         while let Some(Reverse(entry)) = self.queue.pop() {
             if entry.at > end {
                 break;
             }
             self.now = entry.at;
             self.handle(entry);
+            count += 1;
+            if count.is_multiple_of(1 << 20) {
+                progress(span(self.now));
+            }
         }
         self.now = end;
     }
@@ -224,13 +244,13 @@ impl World {
         let now = span(self.now);
         let host = &mut self.hosts[index as usize];
         let Some(node) = &mut host.node else { return };
-        if let Some(server) = node.on_timer(now) {
+        if let Some(Question { server, until }) = node.on_timer(now) {
             let asker = node.asker();
             host.question += 1;
             host.asked += 1;
             let (number, sent) = (host.question, host.counter(self.now));
             self.send(server, What::Question { from: index, number, sent, asker });
-            self.push(self.now + PATIENCE_NS, index, What::Late { server, number });
+            self.push(nanos(until), index, What::Late { server, number });
         } else {
             let at = node.poll_at();
             if at < Duration::MAX {
@@ -303,7 +323,12 @@ impl World {
         }
         for event in node.answered(from, &answer, now) {
             match event {
-                Event::Vouches => host.vouches_at = Some(self.now),
+                Event::Vouches => {
+                    let width = node.at(received).map(|(interval, _)| interval.width());
+                    let found = node.level().zip(width);
+                    let at = self.now;
+                    host.vouched = found.map(|(level, width)| Vouched { at, level, width });
+                }
                 Event::Named(liar) => self.named.push((index, liar)),
                 Event::BeganAnew | Event::Stranger(_) => {}
             }
@@ -331,7 +356,7 @@ impl World {
             let host = &self.hosts[index as usize];
             let Some(node) = &host.node else { continue };
             let width = node.at(host.counter(self.now)).map(|(interval, _)| interval.width());
-            report.add(host.vouches_at, host.asked, node.level(), width);
+            report.add(host.vouched, host.asked, width);
         }
         report.busiest = self.hosts.iter().map(|host| host.served).max().unwrap_or(0);
         (report.messages, report.judged, report.outside) =

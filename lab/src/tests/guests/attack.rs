@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::owners::{prepared, served, words};
+use super::stuck::Watchdog;
 use crate::command::{self, Tethered};
 use crate::host::Host;
 use crate::ntp_impostor::Impostor;
@@ -69,9 +70,13 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     // The flooded sockets are where hers would be.
     prepared(&host, &["--name", "flood", "--user", &MALLORY.to_string()])?;
 
-    let quiet = watch(&host, Duration::from_secs(10), |_| Ok(()))?;
+    let idle = Watchdog::start(host.pid()?, ctx.path("stuck-before.txt"));
+    let quiet = watch(&host, &idle, Duration::from_secs(10), |_| Ok(()))?;
+    drop(idle);
     let mut log = String::new();
-    let busy = watch(&host, Duration::from_secs(seconds), |at| {
+    let looked = ctx.path("stuck.txt");
+    let watchdog = Watchdog::start(host.pid()?, looked.clone());
+    let busy = watch(&host, &watchdog, Duration::from_secs(seconds), |at| {
         if let Some(what) = mallory.turn()? {
             log += &format!("{:8.2} s: {what}\n", at.as_secs_f64());
         }
@@ -102,10 +107,12 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     );
     ensure!(
         busy.slowest <= ANSWER + busy.slowest_start,
-        "an answer took {:?}, and a program that only starts {:?} at most",
+        "an answer took {:?}, and a program that only starts {:?} at most; see {}",
         busy.slowest,
-        busy.slowest_start
+        busy.slowest_start,
+        looked.display()
     );
+    drop(watchdog);
     served(&host, "web", &real)?;
     // It can always be ended, and another one finds what was there.
     let ending = Instant::now();
@@ -201,6 +208,7 @@ struct Seen {
 
 fn watch(
     host: &Host,
+    watchdog: &Watchdog,
     span: Duration,
     mut meanwhile: impl FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<Seen> {
@@ -210,7 +218,7 @@ fn watch(
     while begin.elapsed() < span {
         meanwhile(begin.elapsed())?;
         let asked = Instant::now();
-        let status = host.json(&["status"])?;
+        let status = watchdog.during(|| host.json(&["status"]))?;
         times.push(asked.elapsed());
         let started = Instant::now();
         host.cli(&["--version"])?;

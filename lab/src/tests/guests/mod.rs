@@ -19,6 +19,7 @@ pub(crate) mod references;
 pub(crate) mod set_clock;
 pub(crate) mod shipped_unit;
 pub(crate) mod strangers;
+pub(crate) mod stuck;
 pub(crate) mod systemd;
 
 use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Plugin, Processors, Root};

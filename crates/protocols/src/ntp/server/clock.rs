@@ -73,9 +73,15 @@ pub struct PreciseTime {
 }
 
 impl PreciseTime {
-    /// Answers `request` about the server's own clock. `departure` replaces the bounds around the
-    /// transmit stamp if that stamp is of another moment (interleaved mode).
-    pub(super) fn reply(&self, request: &Request, stratum: u8, departure: Option<Errors>) -> Reply {
+    /// Answers `request` about the server's own clock, and names `referrals`. `departure` replaces the
+    /// bounds around the transmit stamp if that stamp is of another moment (interleaved mode).
+    pub(super) fn reply(
+        &self,
+        request: &Request,
+        stratum: u8,
+        departure: Option<Errors>,
+        referrals: Referrals,
+    ) -> Reply {
         let Bounds { receive, transmit } = self.bounds;
         let transmit = departure.unwrap_or(transmit);
         Reply {
@@ -87,7 +93,7 @@ impl PreciseTime {
             rate: RateLimits::default(),
             epoch: self.epoch,
             generation: self.generation,
-            referrals: Referrals::default(),
+            referrals,
         }
     }
 }

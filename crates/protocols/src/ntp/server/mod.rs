@@ -7,6 +7,7 @@
 //! | [`access`] | which clients are answered: address prefixes |
 //! | [`clients`] | the table of clients, of fixed size: rate limit, and the last departure for the interleaved mode |
 //! | [`clock`] | the served clock and its header: [`ServedClock`] |
+//! | [`cluster`](mod@cluster) | clusters under names of their own, and whom their members are referred to |
 //! | [`leap`] | TAI - UTC around the next leap second |
 //! | [`tally`] | counts of requests by outcome |
 //!
@@ -26,6 +27,7 @@
 pub mod access;
 pub mod clients;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod leap;
 pub mod tally;
@@ -45,6 +47,7 @@ use clients::{Clients, Verdict};
 
 pub use access::{AccessList, Prefix};
 pub use clock::{PreciseTime, ServedClock, ServedTime, Unsynchronized};
+pub use cluster::{Cluster, Referrer};
 pub use config::{Config, ConfigError};
 pub use leap::LeapPlan;
 pub use tally::{Counters, Tally};
@@ -100,6 +103,7 @@ pub struct Server {
     counters: Counters,
     /// `None` where NTS is not served.
     nts: Option<Box<Protector>>,
+    clusters: Vec<Cluster>,
 }
 
 impl Server {
@@ -112,7 +116,13 @@ impl Server {
         config.validate()?;
         let access = AccessList::new(&config.allow, &config.deny);
         let clients = Clients::new(&config, seed);
-        Ok(Self { config, access, clients, counters: Counters::default(), nts: None })
+        let (counters, nts, clusters) = (Counters::default(), None, Vec::new());
+        Ok(Self { config, access, clients, counters, nts, clusters })
+    }
+
+    /// Serves a cluster's members, too.
+    pub fn serve_cluster(&mut self, cluster: Cluster) {
+        self.clusters.push(cluster);
     }
 
     /// Serves requests with NTS, too.
@@ -192,9 +202,10 @@ impl Server {
         if verdict == Verdict::Limited {
             return Action::Drop(Tally::Limited);
         }
+        let by = By { from, now };
         match &asked.nts {
-            None => self.plain(&asked, received, clock, verdict),
-            Some(nts) => self.protect(nts, &asked, received, clock, verdict),
+            None => self.plain(&asked, received, clock, verdict, by),
+            Some(nts) => self.protect(nts, &asked, received, clock, verdict, by),
         }
     }
 
@@ -204,6 +215,7 @@ impl Server {
         received: Instant<Utc>,
         clock: &ServedClock,
         verdict: Verdict,
+        by: By,
     ) -> Action {
         let packet = &asked.packet;
         let slot = match verdict {
@@ -213,7 +225,7 @@ impl Server {
         };
         match clock {
             ServedClock::Known(time) if time.is_usable() => {
-                self.answer(packet, asked.precise.as_ref(), received, time, slot)
+                self.answer(packet, asked.precise.as_ref(), received, time, slot, by)
             }
             ServedClock::Known(_) => self.decline(packet, Unsynchronized::Starting),
             ServedClock::Unknown(why) => self.decline(packet, *why),
@@ -230,6 +242,7 @@ impl Server {
         received: Instant<Utc>,
         clock: &ServedClock,
         verdict: Verdict,
+        by: By,
     ) -> Action {
         let Some(protector) = &mut self.nts else { return Action::Drop(Tally::Authenticated) };
         let Some(session) = protector.open(nts) else {
@@ -237,7 +250,7 @@ impl Server {
             protector.nak(nts, &nak.to_bytes());
             return Action::Protected { outcome: Tally::NtsNak, departure: None };
         };
-        let action = self.plain(asked, received, clock, verdict);
+        let action = self.plain(asked, received, clock, verdict, by);
         let (plain, outcome, departure) = match &action {
             Action::Reply { bytes, departure } => (&bytes[..], Tally::Answered, *departure),
             Action::Kiss { bytes } => (&bytes[..], Tally::Kissed, None),
@@ -259,6 +272,7 @@ impl Server {
         received: Instant<Utc>,
         time: &ServedTime,
         slot: usize,
+        by: By,
     ) -> Action {
         if received > time.transmit {
             // The clock stepped between the two readings: no true statement is possible.
@@ -287,9 +301,17 @@ impl Server {
         }
         let plain = |reply: &Packet| Action::Reply { bytes: Datagram::new(reply), departure };
         let Some(field) = field else { return plain(&reply) };
-        let told = if field.timeline.is_host() {
+        let cluster = self.clusters.iter_mut().find(|cluster| cluster.name == field.timeline);
+        let told = if field.timeline.is_host() || cluster.is_some() {
             let Some(precise) = &time.precise else { return plain(&reply) };
-            precise.reply(field, time.stratum, before.map(|before| before.errors))
+            let referrals = cluster
+                .zip(field.member)
+                .map(|(cluster, member)| cluster.asked(by.from, member, by.now))
+                .unwrap_or_default();
+            let errors = before.map(|before| before.errors);
+            let told = precise.reply(field, time.stratum, errors, referrals);
+            // A cluster has one clock: UTC, which every one of its servers names alike.
+            if field.timeline.is_host() { told } else { told.of_utc() }
         } else {
             precise::Reply::no_such_timeline(field.timeline)
         };
@@ -318,6 +340,13 @@ impl Server {
         }
         Action::Kiss { bytes: reply.to_bytes() }
     }
+}
+
+/// Who asks, and when.
+#[derive(Clone, Copy)]
+struct By {
+    from: SocketAddr,
+    now: Duration,
 }
 
 /// A request that can be answered.

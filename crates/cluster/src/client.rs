@@ -1,0 +1,161 @@
+//! A node and its datagrams: what a host of the cluster runs, whatever its sockets are.
+//!
+//! The caller sends what [`Client::on_timer`] returns, and reports its counter from before that by
+//! [`Client::sent`]. What arrives is read by [`Query::read`], which may happen in a thread without
+//! rights, and handed to [`Client::heard`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use timevisor_protocols::ntp::Datagram;
+use timevisor_protocols::ntp::precise::{Member, Name};
+use timevisor_time::{Duration, Instant, Interval, Tai, Utc};
+
+use crate::facts::Statement;
+use crate::mesh::Standing;
+use crate::node::{Answer, Event, Node, Question};
+use crate::wire::{Query, Refused, Said};
+
+/// Servers whose last refusal is remembered.
+const MOST_REFUSALS: usize = 64;
+
+/// A question on its way.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    question: Question<SocketAddr>,
+    query: Query,
+    sent: Option<u64>,
+}
+
+/// A node, its question, and why servers were of no use.
+#[derive(Clone, Debug)]
+pub struct Client {
+    node: Node<SocketAddr>,
+    timeline: Name,
+    /// Where it serves others; 0 if it does not.
+    port: u16,
+    waiting: Option<Waiting>,
+    refusals: BTreeMap<SocketAddr, Refused>,
+    questions: u64,
+}
+
+impl Client {
+    /// A client of the cluster of this name, which serves others at `port`.
+    #[must_use]
+    pub fn new(node: Node<SocketAddr>, timeline: Name, port: u16) -> Self {
+        let (waiting, refusals) = (None, BTreeMap::new());
+        Self { node, timeline, port, waiting, refusals, questions: 0 }
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &Node<SocketAddr> {
+        &self.node
+    }
+
+    /// Servers of no use, and why.
+    pub fn refusals(&self) -> impl Iterator<Item = (SocketAddr, Refused)> + '_ {
+        self.refusals.iter().map(|(server, why)| (*server, *why))
+    }
+
+    /// Questions that were sent.
+    #[must_use]
+    pub fn questions(&self) -> u64 {
+        self.questions
+    }
+
+    /// When [`Self::on_timer`] has something to do.
+    #[must_use]
+    pub fn poll_at(&self) -> Duration {
+        self.waiting.map_or_else(|| self.node.poll_at(), |waiting| waiting.question.until)
+    }
+
+    /// What to send now, if anything. `random` must not be foreseeable.
+    pub fn on_timer(&mut self, now: Duration, random: u64) -> Option<(SocketAddr, Datagram)> {
+        if let Some(waiting) = self.waiting {
+            if now < waiting.question.until {
+                return None;
+            }
+            self.waiting = None;
+            self.node.lost(waiting.question.server, now);
+        }
+        let question = self.node.on_timer(now)?;
+        let query = Query::new(self.timeline, random);
+        let member = Member { asker: self.node.asker(), port: self.port };
+        self.waiting = Some(Waiting { question, query, sent: None });
+        self.questions += 1;
+        Some((question.server, query.datagram(member)))
+    }
+
+    /// The question left no earlier than this value of our counter.
+    pub fn sent(&mut self, counter: u64) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.sent = Some(counter);
+        }
+    }
+
+    /// The question that waits for an answer of this server, to read a datagram with; `None` if there
+    /// is none, and nothing that arrives from there is of interest.
+    #[must_use]
+    pub fn waits_for(&self, server: SocketAddr) -> Option<Query> {
+        let waiting = self.waiting.filter(|waiting| waiting.question.server == server)?;
+        waiting.sent.map(|_| waiting.query)
+    }
+
+    /// Takes in what [`Query::read`] made of a datagram from this server. `counter` is no earlier than
+    /// its arrival; `tai` converts its stamps, and fails where TAI - UTC is not known.
+    pub fn heard(
+        &mut self,
+        from: SocketAddr,
+        said: Result<Said, Refused>,
+        counter: u64,
+        tai: impl Fn(Instant<Utc>) -> Option<Instant<Tai>>,
+        now: Duration,
+    ) -> Vec<Event<SocketAddr>> {
+        let Some(Waiting { question: Question { server, .. }, sent: Some(sent), .. }) =
+            self.waiting.filter(|waiting| waiting.question.server == from)
+        else {
+            return Vec::new();
+        };
+        let said = match said {
+            Ok(said) => said,
+            // Whoever forges one must not keep the right one from being heard.
+            Err(Refused::Stray | Refused::Malformed) => return Vec::new(),
+            Err(why) => {
+                self.waiting = None;
+                self.refuse(server, why, now);
+                return Vec::new();
+            }
+        };
+        self.waiting = None;
+        self.refusals.remove(&server);
+        let tai = |interval: Interval<Utc>| {
+            Interval::new(tai(interval.earliest())?, tai(interval.latest())?)
+        };
+        let intervals =
+            said.intervals.and_then(|[arrived, left]| Some((tai(arrived)?, tai(left)?)));
+        let statement = |(arrived, left)| Statement { sent, received: counter, arrived, left };
+        let answer = Answer {
+            said: intervals.map(statement),
+            standing: Standing::Vouched,
+            level: said.level,
+            origin: said.origin,
+            others: said.others.into_iter().flatten().collect(),
+        };
+        self.node.answered(server, &answer, now)
+    }
+
+    fn refuse(&mut self, server: SocketAddr, why: Refused, now: Duration) {
+        if self.refusals.len() < MOST_REFUSALS || self.refusals.contains_key(&server) {
+            self.refusals.insert(server, why);
+        }
+        match why {
+            Refused::Header(_) | Refused::Contradiction => self.node.lost(server, now),
+            _ => self.node.refused(server, now),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

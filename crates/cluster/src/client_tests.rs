@@ -1,0 +1,146 @@
+//! A client and the server that hosts run, with the datagrams in between.
+
+use timevisor_estimate::RateLimits;
+use timevisor_protocols::ntp::LeapIndicator;
+use timevisor_protocols::ntp::precise::{Bounds, Errors, Status};
+use timevisor_protocols::ntp::server::{
+    Action, Cluster, Config, PreciseTime, ServedClock, ServedTime, Server,
+};
+use timevisor_time::{Period, RateError};
+
+use super::*;
+use crate::children::Children;
+use crate::node::Settings;
+use crate::settle;
+
+const EPOCH_NS: i128 = 1_800_000_000_000_000_000;
+const LEAP: Duration = Duration::from_secs(37);
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn utc(ns: i64) -> Instant<Utc> {
+    Instant::from_unix_nanos(EPOCH_NS + i128::from(ns))
+}
+
+fn server(name: &str) -> Server {
+    let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
+    let mut server = Server::new(config, 1).unwrap();
+    let referrer = Box::new(Children::<SocketAddr>::new(10, Duration::from_secs(60)));
+    server.serve_cluster(Cluster { name: Name::new(name).unwrap(), referrer });
+    server
+}
+
+fn client(seeds: &[&str]) -> Client {
+    let nominal = Period::from_hz(1_000_000_000).unwrap();
+    let settings = Settings {
+        burst: settle::Limits { wanted: None, most: 8 },
+        spacing: Duration::ZERO,
+        children: 10,
+        lease: Duration::from_secs(60),
+        peers: 0,
+        poll: Duration::from_secs(1),
+        liars: 0,
+        trusted: None,
+        rate: RateLimits::around(nominal, RateError::from_ppm(15)),
+        nominal,
+    };
+    let seeds = seeds.iter().map(|seed| at(seed)).collect();
+    let node = Node::new(at("127.0.0.1:123"), settings, seeds, 1, Duration::ZERO);
+    Client::new(node, Name::new("lab").unwrap(), 123)
+}
+
+/// A server's clock that is known to 1 us, at this time.
+fn clock(ns: i64) -> ServedClock {
+    let errors = Errors::symmetric(Duration::from_micros(1));
+    let bounds = Bounds { receive: errors, transmit: errors };
+    ServedClock::Known(ServedTime {
+        transmit: utc(ns),
+        error: bounds.largest(),
+        leap: LeapIndicator::NoWarning,
+        stratum: 1,
+        reference_id: *b"GPS\0",
+        reference: utc(ns),
+        precision: -24,
+        precise: Some(PreciseTime {
+            bounds,
+            status: Status::Synchronized,
+            epoch: 0,
+            generation: 0,
+        }),
+    })
+}
+
+/// Runs the client for a second of true time, whose counter is true time in ns. Questions take 30 us to
+/// their server, and answers as long. Returns what happened.
+fn run(client: &mut Client, servers: &mut [(&str, Server)]) -> Vec<Event<SocketAddr>> {
+    let mut now = 0_i64;
+    let mut events = Vec::new();
+    for turn in 1.. {
+        let due = client.poll_at();
+        if due >= Duration::from_secs(1) {
+            break;
+        }
+        now = now.max(due.ceil_nanos());
+        let span = |ns: i64| Duration::from_nanos(ns);
+        let Some((server, question)) = client.on_timer(span(now), turn) else { continue };
+        client.sent(u64::try_from(now).unwrap());
+        let Some((_, found)) = servers.iter_mut().find(|(name, _)| at(name) == server) else {
+            continue;
+        };
+        let arrived = now + 30_000;
+        let action =
+            found.respond(span(now), &question, utc(arrived), &clock(arrived), at("127.0.0.1:9"));
+        let Action::Reply { bytes, .. } = action else { panic!("{action:?}") };
+        now += 60_000;
+        let counter = u64::try_from(now).unwrap();
+        let tai = |utc: Instant<Utc>| Some((utc + LEAP).relabel());
+        let mut take = |from: SocketAddr, bytes: &[u8]| {
+            let said = client.waits_for(from).map(|query| query.read(bytes, utc(0)));
+            said.map_or(Vec::new(), |said| client.heard(from, said, counter, tai, span(now)))
+        };
+        // Forged ones first: from elsewhere, and without the question's number.
+        assert!(take(at("127.0.0.66:123"), &bytes).is_empty());
+        assert!(take(server, &[0x24; 48]).is_empty());
+        events.extend(take(server, &bytes));
+        // Replayed.
+        assert!(take(server, &bytes).is_empty());
+    }
+    events
+}
+
+#[test]
+fn eight_questions_give_bounds_that_hold_the_truth() {
+    let mut client = client(&["127.0.0.1:1001"]);
+    let events = run(&mut client, &mut [("127.0.0.1:1001", server("lab"))]);
+    assert_eq!(events, [Event::Vouches]);
+    assert!((2..=8).contains(&client.questions()), "{}", client.questions());
+    let (interval, _) = client.node().at(2_000_000).unwrap();
+    assert!(interval.contains((utc(2_000_000) + LEAP).relabel()));
+    // 31 us each way, and 15 ppm of 2 ms.
+    assert!(interval.width() < Duration::from_micros(63), "{}", interval.width());
+    assert_eq!(client.node().level(), Some(2));
+}
+
+#[test]
+fn a_server_of_another_cluster_is_named_and_the_next_one_is_asked() {
+    let seeds = ["127.0.0.1:1001", "127.0.0.1:1002", "127.0.0.1:1003"];
+    let mut client = client(&seeds);
+    let mut servers =
+        [(seeds[0], server("other")), (seeds[1], server("lab")), (seeds[2], server("other"))];
+    assert_eq!(run(&mut client, &mut servers), [Event::Vouches]);
+    for (from, why) in client.refusals() {
+        assert!(from != at(seeds[1]) && why == Refused::NoSuchCluster);
+    }
+}
+
+#[test]
+fn a_seed_that_does_not_answer_costs_time_only() {
+    let seeds = ["127.0.0.1:1001", "127.0.0.1:1002"];
+    let mut patient = client(&seeds);
+    // Three times 200 ms and more: within a second it may be that only the silent one was asked.
+    let events = run(&mut patient, &mut [(seeds[1], server("lab"))]);
+    assert!(events.is_empty() || events == [Event::Vouches]);
+    assert!(patient.questions() >= 2);
+}

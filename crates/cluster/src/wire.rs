@@ -1,0 +1,149 @@
+//! Questions and answers as datagrams: NTP with the field of
+//! [`precise`](timevisor_protocols::ntp::precise), docs/reference/precise-ntp.md.
+//!
+//! A question has a random number as its transmit stamp, which the answer repeats: whoever has not
+//! seen the question cannot answer it, and a replayed answer belongs to no question.
+//!
+//! What it does not do: authenticate (NTS sits around this), take stamps, or know TAI - UTC.
+
+use std::net::SocketAddr;
+
+use timevisor_protocols::ntp::extension::Tail;
+use timevisor_protocols::ntp::packet::{Mode, VERSION};
+use timevisor_protocols::ntp::precise::{
+    Errors, MAX_REFERRALS, Member, Name, Reply, Request, Status,
+};
+use timevisor_protocols::ntp::response::{Policy, Response};
+use timevisor_protocols::ntp::{Datagram, KissCode, NtpTimestamp, Packet, RejectReason};
+use timevisor_time::{Duration, Instant, Interval, Utc};
+
+use crate::node::Origin;
+
+/// log2 s: what a question says of when the next one comes. A burst asks at once; this is the
+/// shortest that servers know.
+const POLL: i8 = 0;
+
+/// One question that waits for its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Query {
+    timeline: Name,
+    cookie: NtpTimestamp,
+}
+
+/// What a server answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Said {
+    /// Its intervals when the question arrived and when the answer left; `None` while it has no
+    /// bounds that it vouches for.
+    pub intervals: Option<[Interval<Utc>; 2]>,
+    /// Servers between it and the master.
+    pub level: u8,
+    /// Which clock it is.
+    pub origin: Origin,
+    /// Other servers.
+    pub others: [Option<SocketAddr>; MAX_REFERRALS],
+}
+
+/// Why a datagram is no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// Not one of ours: another mode or version, or damaged.
+    #[error("it is no NTP answer")]
+    Malformed,
+    /// It belongs to no question that waits: late, replayed, or forged.
+    #[error("it answers no question that waits")]
+    Stray,
+    /// A kiss of death.
+    #[error("the server declines ({0}); see its [server] section")]
+    Kiss(KissCode),
+    /// A server without our field.
+    #[error("the server is no timevisord, or does not serve clusters")]
+    Foreign,
+    /// Another cluster's server.
+    #[error("the server has no cluster of this name; compare [[cluster]] name on both hosts")]
+    NoSuchCluster,
+    /// The header is none that can be used.
+    #[error("its answer is of no use ({0})")]
+    Header(RejectReason),
+    /// The field says something else than the header.
+    #[error("its answer contradicts itself")]
+    Contradiction,
+}
+
+impl Query {
+    /// A question about this timeline. `random` must not be foreseeable.
+    #[must_use]
+    pub fn new(timeline: Name, random: u64) -> Self {
+        // Zero would mean that there is no stamp.
+        Self { timeline, cookie: NtpTimestamp::from_bits(random.max(1)) }
+    }
+
+    /// The datagram to send.
+    #[must_use]
+    pub fn datagram(&self, member: Member) -> Datagram {
+        let mut datagram = Datagram::new(&Packet::request(self.cookie, POLL));
+        let (timeline, member) = (self.timeline, Some(member));
+        Request { timeline, referrals: MAX_REFERRALS, member }.write(&mut datagram);
+        datagram
+    }
+
+    /// Reads a datagram. `about` is within decades of now.
+    ///
+    /// # Errors
+    /// It is no answer to this question, or one that says nothing.
+    pub fn read(&self, bytes: &[u8], about: Instant<Utc>) -> Result<Said, Refused> {
+        let (packet, tail) = Packet::parse(bytes).map_err(|_| Refused::Malformed)?;
+        if packet.mode != Mode::Server || packet.version != VERSION {
+            return Err(Refused::Malformed);
+        }
+        if packet.origin != self.cookie {
+            return Err(Refused::Stray);
+        }
+        let tail = Tail::parse(tail).map_err(|_| Refused::Malformed)?;
+        match Reply::find(&tail.fields, self.timeline) {
+            Some(reply) if reply.status == Status::NoSuchTimeline => Err(Refused::NoSuchCluster),
+            Some(reply) => self.said(&packet, &reply, about),
+            None if packet.stratum == 0 => self.declined(&packet),
+            None => Err(Refused::Foreign),
+        }
+    }
+
+    fn said(&self, packet: &Packet, reply: &Reply, about: Instant<Utc>) -> Result<Said, Refused> {
+        let mut others = [None; MAX_REFERRALS];
+        for (place, other) in others.iter_mut().zip(reply.referrals.iter()) {
+            *place = Some(other);
+        }
+        let origin = Origin { generation: reply.generation, epoch: reply.epoch };
+        let level = reply.level;
+        if !reply.status.is_bounded() {
+            return Ok(Said { intervals: None, level, origin, others });
+        }
+        let response = Response::check(packet, 0, about, &ANY).map_err(Refused::Header)?;
+        let bounds = reply.bounds(&response).map_err(|_| Refused::Contradiction)?;
+        let around = |stamp: Instant<Utc>, errors: &Errors| {
+            Interval::new(stamp - errors.below, stamp + errors.above).ok_or(Refused::Contradiction)
+        };
+        let arrived = around(response.tb, &bounds.receive)?;
+        let left = around(response.te, &bounds.transmit)?;
+        Ok(Said { intervals: Some([arrived, left]), level, origin, others })
+    }
+
+    /// A server that is not synchronized yet (INIT, STEP) has no bounds; others want to be left alone.
+    fn declined(&self, packet: &Packet) -> Result<Said, Refused> {
+        match KissCode::from_reference_id(packet.reference_id) {
+            KissCode::Other(_) => {
+                let origin = Origin { generation: 0, epoch: 0 };
+                Ok(Said { intervals: None, level: u8::MAX, origin, others: [None; MAX_REFERRALS] })
+            }
+            kiss => Err(Refused::Kiss(kiss)),
+        }
+    }
+}
+
+/// What is believed is decided by intervals.
+const ANY: Policy<'static> =
+    Policy { max_distance: Duration::MAX, allow_smear: false, own_ids: &[] };
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

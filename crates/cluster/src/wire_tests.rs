@@ -1,0 +1,165 @@
+//! Questions, answered by the server that hosts run.
+
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+use timevisor_protocols::ntp::LeapIndicator;
+use timevisor_protocols::ntp::precise::{Asker, Bounds};
+use timevisor_protocols::ntp::server::{
+    Action, Cluster, Config, PreciseTime, ServedClock, ServedTime, Server, Unsynchronized,
+};
+
+use super::*;
+use crate::children::Children;
+
+const MEMBER: Member = Member { asker: Asker::New, port: 4123 };
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn now() -> Instant<Utc> {
+    Instant::from_unix_nanos(1_800_000_000_000_000_000)
+}
+
+/// 1 us below, 3 us above.
+fn clock() -> ServedClock {
+    let (below, above) = (Duration::from_micros(1), Duration::from_micros(3));
+    let errors = Errors { below, above };
+    let bounds = Bounds { receive: errors, transmit: errors };
+    ServedClock::Known(ServedTime {
+        transmit: now() + Duration::from_micros(10),
+        error: bounds.largest(),
+        leap: LeapIndicator::NoWarning,
+        stratum: 3,
+        reference_id: [192, 0, 2, 1],
+        reference: now(),
+        precision: -24,
+        precise: Some(PreciseTime {
+            bounds,
+            status: Status::Synchronized,
+            epoch: 77,
+            generation: 5,
+        }),
+    })
+}
+
+/// A server of the cluster "lab" with room for two children.
+fn server() -> Server {
+    let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
+    let mut server = Server::new(config, 1).unwrap();
+    let referrer = Box::new(Children::<SocketAddr>::new(2, Duration::from_secs(60)));
+    server.serve_cluster(Cluster { name: name("lab"), referrer });
+    server
+}
+
+fn ask(server: &mut Server, query: &Query, member: Member, from: &str) -> Vec<u8> {
+    let clock = clock();
+    let datagram = query.datagram(member);
+    match server.respond(Duration::ZERO, &datagram, now(), &clock, at(from)) {
+        Action::Reply { bytes, .. } => {
+            assert!(bytes.len() <= datagram.len(), "amplification");
+            bytes.to_vec()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_member_gets_the_servers_interval_in_nanoseconds() {
+    let query = Query::new(name("lab"), 42);
+    let said = query.read(&ask(&mut server(), &query, MEMBER, "127.0.0.1:999"), now()).unwrap();
+    let [arrived, left] = said.intervals.unwrap();
+    assert!(arrived.contains(now()) && left.contains(now() + Duration::from_micros(10)));
+    // 4 us, and the stamps' rounding.
+    assert!(arrived.width() < Duration::from_nanos(4_010), "{}", arrived.width());
+    assert_eq!((said.level, said.origin), (3, Origin { generation: 0, epoch: 0 }));
+    assert_eq!(said.others, [None; MAX_REFERRALS]);
+}
+
+#[test]
+fn who_comes_late_is_referred_to_who_serves_at_its_own_port() {
+    let mut server = server();
+    let query = Query::new(name("lab"), 42);
+    let serving = Member { asker: Asker::Serving, port: 4123 };
+    ask(&mut server, &query, serving, "127.0.0.1:1001");
+    // It cannot be asked, so nobody is sent to it before those who can.
+    ask(&mut server, &query, Member { asker: Asker::Serving, port: 0 }, "127.0.0.2:1002");
+    let said = query.read(&ask(&mut server, &query, MEMBER, "127.0.0.3:1003"), now()).unwrap();
+    assert_eq!(said.others[0], Some(at("127.0.0.1:4123")), "{said:?}");
+}
+
+#[test]
+fn a_replay_answers_nothing() {
+    let mut server = server();
+    let first = Query::new(name("lab"), 42);
+    let answer = ask(&mut server, &first, MEMBER, "127.0.0.1:999");
+    assert!(first.read(&answer, now()).is_ok());
+    assert_eq!(Query::new(name("lab"), 43).read(&answer, now()), Err(Refused::Stray));
+}
+
+#[test]
+fn another_clusters_name_is_said() {
+    let query = Query::new(name("other"), 42);
+    let answer = ask(&mut server(), &query, MEMBER, "127.0.0.1:999");
+    assert_eq!(query.read(&answer, now()), Err(Refused::NoSuchCluster));
+}
+
+#[test]
+fn a_server_without_our_field_is_foreign() {
+    let query = Query::new(name("lab"), 42);
+    let mut answer = ask(&mut server(), &query, MEMBER, "127.0.0.1:999");
+    answer.truncate(48);
+    assert_eq!(query.read(&answer, now()), Err(Refused::Foreign));
+}
+
+#[test]
+fn a_server_that_does_not_know_the_time_yet_is_waited_for() {
+    let query = Query::new(name("lab"), 42);
+    let unknown = ServedClock::Unknown(Unsynchronized::Starting);
+    let datagram = query.datagram(MEMBER);
+    let from = at("127.0.0.1:999");
+    let Action::Reply { bytes, .. } =
+        server().respond(Duration::ZERO, &datagram, now(), &unknown, from)
+    else {
+        panic!("no reply");
+    };
+    assert_eq!(query.read(&bytes, now()).unwrap().intervals, None);
+}
+
+#[test]
+fn a_server_that_limits_us_is_left_alone() {
+    let config = Config { rate_burst: 1, ..Config::default() };
+    let mut server = Server::new(config, 1).unwrap();
+    let query = Query::new(name("lab"), 42);
+    let mut kissed = None;
+    for _ in 0..64 {
+        let datagram = query.datagram(MEMBER);
+        let from = at("127.0.0.1:999");
+        match server.respond(Duration::ZERO, &datagram, now(), &clock(), from) {
+            Action::Kiss { bytes } => kissed = Some(query.read(&bytes, now())),
+            _ => continue,
+        }
+    }
+    assert_eq!(kissed, Some(Err(Refused::Kiss(KissCode::Rate))));
+}
+
+proptest! {
+    /// Damage is refused, or changes what damage can change without a key; it never panics, and an
+    /// answer that was cut is none.
+    #[test]
+    fn damaged_answers(at in 0usize..300, with in any::<u8>(), cut in 0usize..300) {
+        let query = Query::new(name("lab"), 42);
+        let whole = ask(&mut server(), &query, MEMBER, "127.0.0.1:999");
+        let mut damaged = whole.clone();
+        let at = at % damaged.len();
+        damaged[at] = with;
+        let _ = query.read(&damaged, now());
+        let cut = &whole[..cut % whole.len()];
+        prop_assert!(query.read(cut, now()).is_err());
+    }
+}

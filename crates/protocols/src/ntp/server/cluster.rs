@@ -1,0 +1,37 @@
+//! Clusters whose members this server answers: each is the server's own clock under a name, and knows
+//! whom to refer askers to.
+
+use core::fmt::Debug;
+use core::net::SocketAddr;
+
+use timevisor_time::Duration;
+
+use crate::ntp::precise::{Asker, Member, Name, Referrals};
+
+/// Knows the servers of a cluster.
+pub trait Referrer: Debug + Send {
+    /// A member asks, which serves others at `by` if it serves. Returns other servers to name.
+    fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals;
+}
+
+/// A cluster that this server serves.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The name by which its members ask.
+    pub name: Name,
+    /// Whom they are referred to.
+    pub referrer: Box<dyn Referrer>,
+}
+
+impl Cluster {
+    /// Answers a member that asked from `from`.
+    pub(super) fn asked(&mut self, from: SocketAddr, member: Member, now: Duration) -> Referrals {
+        let Member { asker, port } = member;
+        if port == 0 {
+            // Whoever cannot be asked is not named, however far it is.
+            let asker = asker.min(Asker::Settled);
+            return self.referrer.asked(from, asker, now);
+        }
+        self.referrer.asked(SocketAddr::new(from.ip().to_canonical(), port), asker, now)
+    }
+}

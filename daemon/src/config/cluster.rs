@@ -1,0 +1,242 @@
+//! `[[cluster]]`: one clock for a cluster of hosts, and `type = "cluster"` references to it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Deserializer};
+use timevisor_cluster::settle;
+use timevisor_protocols::ntp::precise::Name;
+use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
+
+use super::{Config, span};
+
+/// `[[cluster]]`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// By which its hosts know it.
+    #[serde(deserialize_with = "name")]
+    pub name: String,
+    /// Whom this host asks at first; empty on the root.
+    #[serde(default, deserialize_with = "addresses")]
+    pub seeds: Vec<SocketAddr>,
+    /// The root, if it is believed alone.
+    #[serde(default, deserialize_with = "address")]
+    pub master: Option<SocketAddr>,
+    /// Whether this host's server answers others; it needs `server.listen`.
+    #[serde(default = "yes")]
+    pub serve: bool,
+    /// How many hosts it answers itself; others are referred to these.
+    #[serde(default = "a_thousand")]
+    pub children: usize,
+    /// A host that does not ask for so long is none of them any more.
+    #[serde(default = "five_minutes", with = "humantime_serde")]
+    pub lease: StdDuration,
+    /// Answers of the burst at the start, at most.
+    #[serde(default = "eight")]
+    pub exchanges: u32,
+    /// The burst ends when the bounds are this wide, from earliest to latest.
+    #[serde(default, with = "humantime_serde::option")]
+    pub wanted_width: Option<StdDuration>,
+    /// How many hosts are asked afterwards; 0: none, offline from then on.
+    #[serde(default = "three")]
+    pub peers: usize,
+    /// How often each of them is asked.
+    #[serde(default = "four_seconds", with = "humantime_serde")]
+    pub poll: StdDuration,
+    /// So many hosts may lie.
+    #[serde(default)]
+    pub liars: usize,
+}
+
+/// `type = "cluster"`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterReference {
+    /// The `name` of a `[[cluster]]`.
+    pub cluster: String,
+    /// That table; set by [`Config::parse`], like what follows.
+    #[serde(skip)]
+    pub settings: Option<ClusterConfig>,
+    /// Where this host serves others; 0 if it does not.
+    #[serde(skip)]
+    pub port: u16,
+    /// `oscillator.unmeasured_rate_ppm`.
+    #[serde(skip)]
+    pub unmeasured_rate_ppm: u32,
+}
+
+fn yes() -> bool {
+    true
+}
+fn three() -> usize {
+    3
+}
+fn a_thousand() -> usize {
+    1000
+}
+fn eight() -> u32 {
+    8
+}
+fn four_seconds() -> StdDuration {
+    StdDuration::from_secs(4)
+}
+fn five_minutes() -> StdDuration {
+    StdDuration::from_secs(300)
+}
+
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let usable = !text.is_empty() && text != "tai" && Name::new(&text).is_some();
+    if usable {
+        return Ok(text);
+    }
+    Err(serde::de::Error::custom("a cluster's name has 1 to 16 bytes, and is not `tai`"))
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>().ok();
+    let host = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, DEFAULT_NTP_PORT));
+    with_port.or_else(host).filter(|at| at.port() != 0).ok_or_else(|| {
+        format!("{text:?} is no address; write 192.0.2.1, 192.0.2.1:123 or [2001:db8::1]:123")
+    })
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    socket_address(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let parsed: Result<_, _> = texts.iter().map(|text| socket_address(text)).collect();
+    parsed.map_err(serde::de::Error::custom)
+}
+
+impl ClusterConfig {
+    /// The name on the wire.
+    pub fn wire_name(&self) -> Name {
+        Name::new(&self.name).unwrap_or_default()
+    }
+
+    /// When the burst ends.
+    pub fn burst(&self) -> settle::Limits {
+        settle::Limits { wanted: self.wanted_width.map(span), most: self.exchanges }
+    }
+
+    fn validate(&self, serves: bool) -> Result<()> {
+        ensure!((1..=100_000).contains(&self.children), "children must be from 1 to 100000");
+        ensure!((1..=64).contains(&self.exchanges), "exchanges must be from 1 to 64");
+        ensure!(self.peers <= 8, "peers must be from 0 to 8");
+        ensure!(self.liars <= 3, "liars must be from 0 to 3");
+        let poll = StdDuration::from_millis(100);
+        ensure!(self.poll >= poll, "poll must be 100ms or more");
+        ensure!(self.lease >= self.poll * 2, "lease must be two polls or more");
+        ensure!(self.wanted_width != Some(StdDuration::ZERO), "wanted_width must not be 0");
+        ensure!(
+            self.liars == 0 || self.master.is_some() || self.peers > 2 * self.liars,
+            "of {} peers {} may lie: nobody could tell; set master, or peers = {}",
+            self.peers,
+            self.liars,
+            2 * self.liars + 1
+        );
+        ensure!(
+            !self.seeds.is_empty() || serves && self.serve,
+            "it has no seeds, so this is its root, and nobody can ask it: set server.listen"
+        );
+        Ok(())
+    }
+}
+
+/// Checks all `[[cluster]]` tables, and that each reference has one with seeds.
+pub fn validate(config: &Config) -> Result<()> {
+    let serves = !config.server.listen.is_empty();
+    for (index, cluster) in config.clusters.iter().enumerate() {
+        cluster.validate(serves).with_context(|| format!("[[cluster]] {}", cluster.name))?;
+        let first = config.clusters[..index].iter().all(|other| other.name != cluster.name);
+        ensure!(first, "[[cluster]] {} is there twice; remove one", cluster.name);
+    }
+    for reference in &config.references {
+        let super::ReferenceConfig::Cluster(reference) = reference else { continue };
+        let found = config.clusters.iter().find(|cluster| cluster.name == reference.cluster);
+        let cluster = found.with_context(|| {
+            format!("a reference follows the cluster {}: add that [[cluster]]", reference.cluster)
+        })?;
+        ensure!(
+            !cluster.seeds.is_empty(),
+            "a reference follows the cluster {}, whose root this host is; add seeds or remove the reference",
+            reference.cluster
+        );
+    }
+    Ok(())
+}
+
+impl ClusterReference {
+    /// Fills in what other tables say.
+    pub fn complete(&mut self, clusters: &[ClusterConfig], port: u16, unmeasured_rate_ppm: u32) {
+        self.settings = clusters.iter().find(|cluster| cluster.name == self.cluster).cloned();
+        let serves = self.settings.as_ref().is_some_and(|settings| settings.serve);
+        self.port = if serves { port } else { 0 };
+        self.unmeasured_rate_ppm = unmeasured_rate_ppm;
+    }
+
+    /// How often somebody is asked.
+    pub fn poll(&self) -> StdDuration {
+        self.settings.as_ref().map_or_else(four_seconds, |settings| settings.poll)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    const MEMBER: &str = "[[reference]]\ntype = \"cluster\"\ncluster = \"lab\"\n";
+
+    #[test]
+    fn a_member_and_a_root() {
+        let text = format!(
+            "{MEMBER}[server]\nlisten = [\"0.0.0.0:1123\"]\n[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\", \"[2001:db8::1]:4123\"]\n"
+        );
+        let config = Config::parse(&text).unwrap();
+        let super::super::ReferenceConfig::Cluster(reference) = &config.references[0] else {
+            panic!("{config:?}");
+        };
+        let settings = reference.settings.as_ref().unwrap();
+        assert_eq!(settings.seeds[0], "192.0.2.1:123".parse().unwrap());
+        assert_eq!((settings.peers, settings.exchanges, reference.port), (3, 8, 1123));
+        let root = "[server]\nlisten = [\"0.0.0.0:123\"]\n[[cluster]]\nname = \"lab\"\n";
+        assert_eq!(Config::parse(root).unwrap().clusters[0].children, 1000);
+    }
+
+    #[test]
+    fn the_packaged_file_states_the_defaults() {
+        let packaged = include_str!("../../../packaging/timevisord.toml");
+        let block = packaged.split("# [[cluster]]").nth(1).unwrap();
+        let block = block.split("\n\n").next().unwrap();
+        let keys = block.lines().filter_map(|line| line.strip_prefix("# "));
+        let keys: Vec<&str> = keys.filter(|line| !line.starts_with('#')).collect();
+        let parse = |keys: &[&str]| {
+            toml::from_str::<ClusterConfig>(&keys.join("\n")).map(|config| format!("{config:?}"))
+        };
+        assert_eq!(keys.len(), 9, "{keys:?}");
+        assert_eq!(parse(&keys).unwrap(), parse(&keys[..2]).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_a_next_step() {
+        let long = "[[cluster]]\nname = \"0123456789abcdefg\"\nseeds = [\"192.0.2.1\"]\n";
+        assert!(problem(long).contains("1 to 16 bytes"), "{}", problem(long));
+        let word = "[[cluster]]\nname = \"lab\"\nseeds = [\"ntp.example\"]\n";
+        assert!(problem(word).contains("is no address; write"), "{}", problem(word));
+        let alone = "[[cluster]]\nname = \"lab\"\n";
+        assert!(problem(alone).contains("set server.listen"), "{}", problem(alone));
+        assert!(problem(MEMBER).contains("add that [[cluster]]"), "{}", problem(MEMBER));
+        let lying = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\nliars = 2\n";
+        assert!(problem(lying).contains("peers = 5"), "{}", problem(lying));
+    }
+}

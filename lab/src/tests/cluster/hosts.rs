@@ -1,0 +1,127 @@
+//! Five timevisords: a root that follows an NTP server, and four members of which the root answers
+//! two itself.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use timevisor_linux::clock::bracket;
+
+use crate::host::Host;
+use crate::interrupt;
+use crate::ntp_impostor::Impostor;
+use crate::reader::HostPage;
+use crate::scenario::Context;
+use crate::tests::faults::common::reference;
+
+const FIRST_PORT: u16 = 41_230;
+const MEMBERS: u16 = 4;
+
+fn listen(index: u16) -> String {
+    format!("[server]\nlisten = [\"127.0.0.1:{}\"]\nrate_interval = \"0s\"\n", FIRST_PORT + index)
+}
+
+fn member(cluster: &str) -> String {
+    format!(
+        "[[reference]]\ntype = \"cluster\"\ncluster = \"{cluster}\"\n[[cluster]]\nname = \"{cluster}\"\n\
+         seeds = [\"127.0.0.1:{FIRST_PORT}\"]\npoll = \"200ms\"\nlease = \"2s\"\nchildren = 2\n"
+    )
+}
+
+pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
+    let server = Impostor::honest()?;
+    let mut root = Host::new(ctx)?;
+    let lines = format!(
+        "{}{}[[cluster]]\nname = \"lab\"\nchildren = 2\nlease = \"2s\"\npoll = \"200ms\"\n",
+        reference(&server.address()),
+        listen(0)
+    );
+    root.start(&lines)?;
+    root.wait_synchronized(10_000)?;
+
+    let mut members = Vec::new();
+    for index in 1..=MEMBERS {
+        let mut host = Host::further(ctx, &format!("member{index}"))?;
+        host.start(&format!("{}{}", member("lab"), listen(index)))?;
+        host.wait_synchronized(10_000)?;
+        members.push(host);
+    }
+    let mut readings = 0;
+    let mut widest = 0;
+    for host in &members {
+        let seen = watch(host, Duration::from_secs(3))?;
+        (readings, widest) = (readings + seen.0, widest.max(seen.1));
+    }
+    let levels = members.iter().map(detail).collect::<anyhow::Result<Vec<_>>>()?;
+    // The server of the root has stratum 1, the root 2. Who was referred has heard the root once.
+    for text in &levels {
+        ensure!(text.starts_with("level 3, ") && !text.contains("level 3, 1 hosts"), "{levels:?}");
+    }
+
+    let stranger = refused(ctx)?;
+
+    // The root ends: what is known goes on, and grows with age only.
+    root.terminate()?;
+    let after = members.iter().map(|host| watch(host, Duration::from_secs(2)));
+    for seen in after.collect::<anyhow::Result<Vec<_>>>()? {
+        readings += seen.0;
+    }
+    // It comes back, and is asked again.
+    root.restart()?;
+    root.wait_synchronized(10_000)?;
+    for host in &members {
+        host.wait_synchronized(10_000)?;
+        readings += watch(host, Duration::from_secs(1))?.0;
+    }
+    Ok(format!(
+        "{MEMBERS} members, {readings} readings, truth inside each, +-{} us at most before the root ended; {}; {stranger}",
+        widest / 2000,
+        levels.join("; ")
+    ))
+}
+
+/// A host with another cluster's name is told what is wrong.
+fn refused(ctx: &Context) -> anyhow::Result<String> {
+    let mut host = Host::further(ctx, "stranger")?;
+    host.start(&member("other"))?;
+    let mut told = String::new();
+    host.wait_until("the seed has refused", |host| {
+        told = detail(host)?;
+        Ok(told.contains("no cluster of this name"))
+    })?;
+    let status = host.json(&["status"])?;
+    ensure!(status["clock"]["half_width_ns"].is_null(), "bounds of nothing: {status}");
+    Ok(told)
+}
+
+/// What `status` says of the reference.
+fn detail(host: &Host) -> anyhow::Result<String> {
+    let status = host.json(&["status"])?;
+    let row = status["references"].get(0).context("no reference")?;
+    Ok(row["detail"].as_str().context("no detail")?.to_owned())
+}
+
+/// Readings with the truth inside, and the widest of them, ns.
+fn watch(host: &Host, span: Duration) -> anyhow::Result<(u64, i64)> {
+    let page = HostPage::open(host.directory())?;
+    let (mut count, mut widest) = (0, 0);
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        interrupt::check()?;
+        std::thread::sleep(Duration::from_millis(2));
+        // CLOCK_REALTIME was read between two counter values: it fits the bounds at both.
+        let moment = bracket(page.counter(), 3);
+        let (before, after) = (page.convert(moment.before)?, page.convert(moment.after)?);
+        ensure!(before.has_estimate(), "a member forgot the time");
+        let tai = i64::from(before.tai_offset().context("no TAI - UTC")?) * 1_000_000_000;
+        let truth = moment.realtime.floor_nanos() + tai;
+        let (earliest, latest) = (before.earliest.floor_nanos(), after.latest.ceil_nanos());
+        ensure!(
+            earliest <= truth && truth <= latest + 1,
+            "truth {truth} is not in {earliest}..{latest}: {before:?}"
+        );
+        count += 1;
+        widest = widest.max(latest - earliest);
+    }
+    ensure!(count > 50, "only {count} readings");
+    Ok((count, widest))
+}

@@ -1,0 +1,29 @@
+//! One clock for a cluster of hosts.
+
+pub(crate) mod hosts;
+pub(crate) mod thousand;
+
+use crate::scenario::Need::Root;
+use crate::scenario::{Family, Test, Tier};
+
+/// The family's table.
+pub const FAMILY: Family = Family { name: "cluster", tests: TESTS };
+
+const TESTS: &[Test] = &[
+    Test {
+        name: "cluster-hosts",
+        about: "five timevisords: a root, members that are referred to each other; the root ends; a wrong name; truth inside",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 40,
+        run: hosts::five,
+    },
+    Test {
+        name: "cluster-thousand",
+        about: "a thousand nodes over real sockets against one timevisord: all bounded, truth inside, questions counted",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 20,
+        run: thousand::thousand,
+    },
+];
