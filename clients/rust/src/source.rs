@@ -151,7 +151,8 @@ fn candidates() -> Vec<PathBuf> {
 /// Maps one page and checks whether Timevisor fills it.
 pub(crate) fn open(path: &Path) -> Result<PageRef, Tried> {
     let because = |why: &dyn core::error::Error| Tried::because(path, why);
-    let mapping = if path.starts_with("/dev") {
+    // /dev/shm has files, not devices.
+    let mapping = if path.starts_with("/dev") && !path.is_file() {
         SharedMapping::of_device(path).map_err(|e| because(&e))?
     } else if path.starts_with("/sys") {
         SharedMapping::of_pci_resource(path).map_err(|e| because(&e))?
@@ -179,6 +180,16 @@ mod tests {
         assert!(error.to_string().contains("no VCLK magic"), "{error}");
         let Err(error) = find(Some(&folder.path().join("none"))) else { panic!("no file") };
         assert!(error.to_string().contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_in_shared_memory_is_no_device() {
+        // Wherever there is one.
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        let empty = folder.path().join("clock");
+        std::fs::write(&empty, [0; 4096]).unwrap();
+        let Err(error) = find(Some(&empty)) else { panic!("an empty file is no page") };
+        assert!(error.to_string().contains("no VCLK magic"), "{error}");
     }
 
     #[test]

@@ -174,13 +174,18 @@ impl Cluster {
         Some(Refused::new("refused", format!("{server}: {why}")))
     }
 
+    /// That of the server nearest to the time's source: of UTC, the level that servers state is their
+    /// stratum.
+    fn stratum(&self) -> Option<u8> {
+        self.client.as_ref()?.node().level()?.checked_sub(1)
+    }
+
     fn detail(&self) -> String {
         let Some(client) = &self.client else { return "not asked yet".to_owned() };
         let node = client.node();
-        let level = node.level().map_or("?".to_owned(), |level| level.to_string());
         let (heard, named) = (node.heard().count(), node.named().count());
         let liars = if named == 0 { String::new() } else { format!(", {named} named as liars") };
-        format!("level {level}, {heard} hosts heard{liars}, {} questions", client.questions())
+        format!("{heard} hosts heard{liars}, {} questions", client.questions())
     }
 }
 
@@ -259,12 +264,11 @@ impl Driver for Cluster {
     }
 
     fn upstream(&self) -> Option<Upstream> {
-        let level = self.client.as_ref()?.node().level()?;
-        let stratum = level.saturating_sub(1);
-        Some(Upstream { stratum, id: refid::of_address(self.answered?.ip()) })
+        Some(Upstream { stratum: self.stratum()?, id: refid::of_address(self.answered?.ip()) })
     }
 
     fn report(&self, _now: Duration) -> Report {
-        self.tally.report("cluster", &self.detail(), span(self.settings.poll), None)
+        let report = self.tally.report("cluster", &self.detail(), span(self.settings.poll), None);
+        Report { stratum: self.stratum(), ..report }
     }
 }

@@ -52,9 +52,9 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
         (readings, widest) = (readings + seen.0, widest.max(seen.1));
     }
     let levels = members.iter().map(detail).collect::<anyhow::Result<Vec<_>>>()?;
-    // The server of the root has stratum 1, the root 2. Who was referred has heard the root once.
+    // The root's server has stratum 1. Who was referred to others has heard the root once.
     for text in &levels {
-        ensure!(text.starts_with("level 3, ") && !text.contains("level 3, 1 hosts"), "{levels:?}");
+        ensure!(text.starts_with("stratum 2, ") && !text.contains(" 1 hosts"), "{levels:?}");
     }
 
     let stranger = refused(ctx)?;
@@ -97,7 +97,8 @@ fn refused(ctx: &Context) -> anyhow::Result<String> {
 fn detail(host: &Host) -> anyhow::Result<String> {
     let status = host.json(&["status"])?;
     let row = status["references"].get(0).context("no reference")?;
-    Ok(row["detail"].as_str().context("no detail")?.to_owned())
+    let detail = row["detail"].as_str().context("no detail")?;
+    Ok(row["stratum"].as_u64().map_or(detail.to_owned(), |n| format!("stratum {n}, {detail}")))
 }
 
 /// Readings with the truth inside, and the widest of them, ns.
