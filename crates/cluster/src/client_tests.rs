@@ -33,14 +33,18 @@ fn server(name: &str) -> Server {
 }
 
 fn client(seeds: &[&str]) -> Client {
+    client_with_peers(seeds, 0)
+}
+
+fn client_with_peers(seeds: &[&str], peers: usize) -> Client {
     let nominal = Period::from_hz(1_000_000_000).unwrap();
     let settings = Settings {
         burst: settle::Limits { wanted: None, most: 8 },
         spacing: Duration::ZERO,
         children: 10,
         lease: Duration::from_secs(60),
-        peers: 0,
-        poll: Duration::from_secs(1),
+        peers,
+        poll: Duration::from_millis(100),
         liars: 0,
         trusted: None,
         rate: RateLimits::around(nominal, RateError::from_ppm(15)),
@@ -72,14 +76,23 @@ fn clock(ns: i64) -> ServedClock {
     })
 }
 
-/// Runs the client for a second of true time, whose counter is true time in ns. Questions take 30 us to
-/// their server, and answers as long. Returns what happened.
+/// Runs the client for the first second of true time. Returns what happened.
 fn run(client: &mut Client, servers: &mut [(&str, Server)]) -> Vec<Event<SocketAddr>> {
-    let mut now = 0_i64;
+    run_from(client, servers, 0)
+}
+
+/// Runs the client for a second, whose counter is true time in ns. Questions take 30 us to their
+/// server, and answers as long. Returns what happened.
+fn run_from(
+    client: &mut Client,
+    servers: &mut [(&str, Server)],
+    from: i64,
+) -> Vec<Event<SocketAddr>> {
+    let mut now = from;
     let mut events = Vec::new();
     for turn in 1.. {
         let due = client.poll_at();
-        if due >= Duration::from_secs(1) {
+        if due >= Duration::from_nanos(from) + Duration::from_secs(1) {
             break;
         }
         now = now.max(due.ceil_nanos());
@@ -133,6 +146,20 @@ fn a_server_of_another_cluster_is_named_and_the_next_one_is_asked() {
     for (from, why) in client.refusals() {
         assert!(from != at(seeds[1]) && why == Refused::NoSuchCluster);
     }
+}
+
+#[test]
+fn a_server_that_refuses_for_a_while_is_asked_again() {
+    let seed = "127.0.0.1:1001";
+    let mut client = client_with_peers(&[seed], 3);
+    let second = 1_000_000_000;
+    assert_eq!(run_from(&mut client, &mut [(seed, server("lab"))], 0), [Event::Vouches]);
+    run_from(&mut client, &mut [(seed, server("other"))], second);
+    assert_eq!(client.refusals().count(), 1);
+    let asked = client.questions();
+    run_from(&mut client, &mut [(seed, server("lab"))], 2 * second);
+    assert!(client.questions() >= asked + 5, "{asked}");
+    assert_eq!(client.refusals().count(), 0);
 }
 
 #[test]

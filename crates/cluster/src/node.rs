@@ -482,11 +482,14 @@ impl<A: Copy + Ord> Node<A> {
         }
     }
 
-    /// Whom to ask now and then.
+    /// Whom to ask now and then: those who were of use, and the seeds where these are too few. Who
+    /// refused yesterday may serve today.
     fn peers(&self) -> Vec<A> {
         let named: Vec<A> = self.mesh.named().collect();
-        let known = self.known.iter().filter(|at| !named.contains(at));
-        known.take(self.settings.peers).copied().collect()
+        let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
+        let all = self.known.iter().chain(seeds);
+        let usable = all.filter(|at| !named.contains(at) && **at != self.own);
+        usable.take(self.settings.peers).copied().collect()
     }
 
     fn schedule(&mut self, now: Duration) {
