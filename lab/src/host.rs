@@ -45,6 +45,15 @@ impl Host {
         Self::of(ctx, programs, None)
     }
 
+    /// A host whose run directory is in memory, as /run is: its daemon waits for no disk. (Not below
+    /// libvirt, whose QEMUs have a /dev of their own.)
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_memory(ctx: &Context) -> anyhow::Result<Self> {
+        Ok(Self { directory: scratch::in_memory()?, ..Self::new(ctx)? })
+    }
+
     /// Another host of the same test, with its own configuration and log.
     ///
     /// # Errors
@@ -77,7 +86,7 @@ impl Host {
         programs: (PathBuf, PathBuf),
         oscillator: Option<Oscillator>,
     ) -> anyhow::Result<Self> {
-        let (directory, log) = (scratch::in_memory()?, ctx.path("timevisord"));
+        let (directory, log) = (scratch::directory()?, ctx.path("timevisord"));
         Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator })
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
     };
     let (seconds, seed) = (number("ATTACK_S", 60)?, number("ATTACK_SEED", 1)?);
     let server = Impostor::honest()?;
-    let mut host = Host::new(ctx)?;
+    let mut host = Host::in_memory(ctx)?;
     fs::set_permissions(host.directory(), Permissions::from_mode(0o755))?;
     let lines = reference(&server.address());
     host.start(&format!("{lines}[guests]\ndiscover = \"all\"\ndiscover_interval = \"1s\"\n"))?;
