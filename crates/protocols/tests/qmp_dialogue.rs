@@ -37,7 +37,7 @@ impl Qemu {
         for command in qemu.taken() {
             let answer = match command["execute"].as_str().unwrap() {
                 "query-status" => json!({"status": "prelaunch", "running": false}),
-                "query-cpus-fast" => json!([]),
+                "query-cpus-fast" | "query-migrate-capabilities" => json!([]),
                 _ => json!({}),
             };
             qemu.says(&json!({"return": answer, "id": command["id"]}));
@@ -109,7 +109,8 @@ fn it_begins_with_events_the_state_and_the_vcpus() {
     assert_eq!(qemu.greets(), [News::Greeted(version)]);
     let asked = qemu.taken();
     let names: Vec<_> = asked.iter().map(|c| c["execute"].clone()).collect();
-    assert_eq!(names, ["migrate-set-capabilities", "query-status", "query-cpus-fast"]);
+    let expected = ["migrate-set-capabilities", "query-status", "query-migrate", "query-cpus-fast"];
+    assert_eq!(names, expected);
     assert_eq!(asked[0]["arguments"]["capabilities"][0]["capability"], "events");
     assert_eq!(qemu.answers(&asked[0]["id"], &Ok(json!({}))), []);
     let status = QueryStatus { running: true, state: RunState::Running };
@@ -117,7 +118,53 @@ fn it_begins_with_events_the_state_and_the_vcpus() {
     assert_eq!(qemu.answers(&asked[1]["id"], &Ok(answer)), [News::Status(status)]);
     let answer = json!([{"cpu-index": 0, "thread-id": 77}]);
     let cpus = vec![CpuThread { cpu_index: 0, thread_id: 77 }];
-    assert_eq!(qemu.answers(&asked[2]["id"], &Ok(answer)), [News::Cpus(cpus)]);
+    assert_eq!(qemu.answers(&asked[3]["id"], &Ok(answer)), [News::Cpus(cpus)]);
+}
+
+#[test]
+fn a_migration_that_was_under_way_is_told_and_its_end_is_not_missed() {
+    for (status, is_told) in
+        [("active", true), ("setup", true), ("completed", false), ("postcopy-active", false)]
+    {
+        let mut qemu = Qemu::new(false);
+        qemu.greets();
+        let asked = qemu.taken();
+        let told = qemu.answers(&asked[2]["id"], &Ok(json!({"status": status})));
+        let expected = News::Event(VmEvent::Migration(status.into()));
+        assert_eq!(told == [expected], is_told, "{status}: {told:?}");
+        assert_eq!(qemu.names().0 == ["query-status"], is_told);
+    }
+    let mut qemu = Qemu::new(false);
+    qemu.greets();
+    let asked = qemu.taken();
+    assert_eq!(qemu.answers(&asked[2]["id"], &Ok(json!({}))), [], "none since QEMU's start");
+}
+
+#[test]
+fn migrations_that_qemu_did_not_report_are_asked_for_again() {
+    let mut qemu = Qemu::new(false);
+    qemu.greets();
+    let asked = qemu.taken();
+    let told = qemu.answers(&asked[0]["id"], &Err("There's a migration process in progress"));
+    assert!(matches!(&told[..], [News::Remark(_)]));
+    qemu.event("RESUME", &json!({}));
+    let again = qemu.taken();
+    assert_eq!(again[0]["arguments"]["capabilities"][0]["capability"], "events");
+    qemu.answers(&again[0]["id"], &Ok(json!({})));
+    qemu.event("RESUME", &json!({}));
+    assert_eq!(qemu.taken(), Vec::<Value>::new());
+}
+
+/// During a migration QEMU refuses to set capabilities, also those that it has.
+#[test]
+fn a_vm_that_excludes_shared_memory_already_is_movable() {
+    let mut qemu = Qemu::new(true);
+    qemu.greets();
+    let asked = qemu.taken();
+    let refusal = Err("There's a migration process in progress");
+    assert_eq!(qemu.answers(&asked[1]["id"], &refusal), []);
+    let set = json!([{"capability": "x-ignore-shared", "state": true}]);
+    assert_eq!(qemu.answers(&asked[2]["id"], &Ok(set)), []);
 }
 
 #[test]
@@ -190,15 +237,19 @@ fn a_vm_whose_shared_memory_would_travel_is_immovable_until_qemu_agrees() {
     qemu.greets();
     let asked = qemu.taken();
     assert_eq!(asked[1]["arguments"]["capabilities"][0]["capability"], "x-ignore-shared");
-    let told = qemu.answers(&asked[1]["id"], &Err("postcopy-ram is on"));
+    assert_eq!(qemu.answers(&asked[1]["id"], &Err("postcopy-ram is on")), []);
+    let off = json!([{"capability": "x-ignore-shared", "state": false}]);
+    let told = qemu.answers(&asked[2]["id"], &Ok(off));
     assert!(matches!(&told[..], [News::Immovable(why)] if why.contains("postcopy-ram")));
-    qemu.answers(&asked[2]["id"], &Ok(json!({"status": "inmigrate", "running": false})));
+    qemu.answers(&asked[3]["id"], &Ok(json!({"status": "inmigrate", "running": false})));
     let told = qemu.is_told(Command::Await("tcp:0:1".to_owned()));
     assert!(matches!(&told[..], [News::NotMigrated(why)] if why.contains("not awaited")));
     assert_eq!(qemu.taken(), Vec::<Value>::new());
     qemu.is_told(Command::IgnoreShared);
-    let (_, id) = qemu.names();
-    assert_eq!(qemu.answers(&id, &Ok(json!({}))), [News::Movable]);
+    let asked = qemu.taken();
+    assert_eq!(qemu.answers(&asked[0]["id"], &Ok(json!({}))), []);
+    let on = json!([{"capability": "x-ignore-shared", "state": true}]);
+    assert_eq!(qemu.answers(&asked[1]["id"], &Ok(on)), [News::Movable]);
     qemu.is_told(Command::Await("tcp:0:1".to_owned()));
     assert_eq!(qemu.names().0, ["migrate-incoming"]);
 }

@@ -46,7 +46,7 @@ use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::Process;
 use timevisor_protocols::control::TimeType;
-use timevisor_protocols::qmp::{MigrationStatus, VmEvent};
+use timevisor_protocols::qmp::{MigrationStatus, News as Said, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use self::discovery::Discovery;
@@ -314,8 +314,13 @@ impl Vms {
         for (connection, said) in said {
             let is_its = |s: &Served| s.monitor.as_ref().is_some_and(|m| m.number() == connection);
             let Some(index) = self.served.iter().position(is_its) else { continue };
+            let is_forbidden = matches!(said, Said::Immovable(_));
             let news = self.served[index].monitor.as_mut().map(|monitor| monitor.take(said));
             self.log_remarks(index);
+            if is_forbidden {
+                // It may have begun before.
+                self.served[index].forbid_unsafe_move(&mut self.told);
+            }
             for item in news.unwrap_or_default() {
                 self.take(index, item);
             }

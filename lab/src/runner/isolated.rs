@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::schedule::{Running, Start};
-use super::{Outcome, Verdict};
+use super::{Outcome, Verdict, evidence};
 use crate::command;
 use crate::packages;
 use crate::scenario::{Context, Need, Test};
@@ -137,12 +137,16 @@ impl Running for Process {
             Ok(Some(status)) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        Some(self.verdict().unwrap_or_else(|| {
+        let mut outcome = self.verdict().unwrap_or_else(|| {
             let output = fs::read_to_string(self.folder.join(OUTPUT)).unwrap_or_default();
             let text =
                 format!("ended without a verdict ({status})\n{}", command::tail(&output, 12));
             Outcome { verdict: Verdict::Failed, text }
-        }))
+        });
+        if outcome.verdict != Verdict::Ok {
+            outcome.text.push_str(&evidence::of(&self.folder));
+        }
+        Some(outcome)
     }
 
     fn interrupt(&mut self) {

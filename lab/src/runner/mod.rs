@@ -5,9 +5,11 @@
 //! | --- | --- |
 //! | `schedule.rs` | when each test starts; repeats of late tests; progress lines |
 //! | `isolated.rs` | a test's process: namespaces, verdict, end |
+//! | `evidence.rs` | the ends of a failed test's logs, for a CI that keeps only what is printed |
 //! | `prepare.rs` | what the runner itself builds and fetches beforehand |
 //! | `results.rs` | target/results/lab.json; the durations of the last run |
 
+mod evidence;
 mod isolated;
 mod prepare;
 mod results;

@@ -3,8 +3,9 @@
 //!
 //! | when | what |
 //! | --- | --- |
-//! | after the greeting | MIGRATION events are switched on, shared memory is excluded from migration, state and vCPUs are asked for |
+//! | after the greeting | MIGRATION events are switched on, shared memory is excluded from migration, state, migration and vCPUs are asked for |
 //! | the state is told | the capabilities are set, because QEMU answers in order; a migration is awaited now |
+//! | a migration was under way already | it is told as if its event had come; QEMU refuses to set capabilities now, and what counts is which are set |
 //! | QEMU sends too much | the dialogue is over, and so it is after a fault |
 //!
 //! What it does not do: reconnect, or complain of a QEMU that says nothing.
@@ -41,7 +42,10 @@ struct Awaited {
     status: Option<u64>,
     cpus: Option<u64>,
     resume: Option<u64>,
+    events: Option<u64>,
     sharing: Option<u64>,
+    capabilities: Option<u64>,
+    under_way: Option<u64>,
     migrate: Option<u64>,
     incoming: Option<u64>,
     why: Option<u64>,
@@ -54,7 +58,11 @@ pub struct Dialogue {
     awaited: Awaited,
     /// The page is in memory that QEMU shares with us, not in QEMU's private memory.
     shared: bool,
+    /// Why QEMU did not exclude shared memory from migration when it was last told to.
+    refusal: Option<String>,
     immovable: Option<String>,
+    /// QEMU refused to report migrations, as it does during one.
+    deaf: bool,
     /// Where a migration is awaited as soon as QEMU has told its state.
     incoming: Option<String>,
     /// QEMU has told its state.
@@ -74,7 +82,9 @@ impl Dialogue {
             session: Session::with_first_id(first_id),
             awaited: Awaited::default(),
             shared,
+            refusal: None,
             immovable: None,
+            deaf: false,
             incoming: None,
             ready: false,
             over: false,
@@ -155,18 +165,25 @@ impl Dialogue {
             QmpItem::Ready { version } => {
                 tell(actions, News::Greeted(version));
                 // QEMU sends MIGRATION events only on request.
-                self.set_capability("events", actions);
+                self.ask_for_events(actions);
                 if self.shared {
                     self.execute(Command::IgnoreShared, actions);
                 }
                 // QEMU answers in order: once the state is known, the capabilities are set.
                 self.execute(Command::AskStatus, actions);
+                self.awaited.under_way = Some(self.send("query-migrate", None, actions));
                 self.execute(Command::AskCpus, actions);
             }
             QmpItem::Event(event) => match VmEvent::from(&event) {
                 // Nobody wants to know these, and guests can cause any number of them.
                 VmEvent::Other(_) | VmEvent::PortChange { .. } => {}
-                event => tell(actions, News::Event(event)),
+                event => {
+                    // The vCPUs go on: a migration is over, if there was one.
+                    if self.deaf && event == VmEvent::Resume {
+                        self.ask_for_events(actions);
+                    }
+                    tell(actions, News::Event(event));
+                }
             },
             QmpItem::Reply { id, result } => self.reply(id, result, actions),
             QmpItem::Fault(fault) => tell(actions, News::Lost(format!("QMP: {fault}"))),
@@ -193,21 +210,17 @@ impl Dialogue {
                 }
                 Err(error) => refused(error, actions),
             }
-        } else if is(|a| &mut a.sharing) {
-            match result {
-                Ok(_) => {
-                    if self.immovable.take().is_some() {
-                        tell(actions, News::Movable);
-                    }
-                }
-                Err(error) => {
-                    let why = format!(
-                        "QEMU refuses x-ignore-shared ({error}), and would copy over the other host's page"
-                    );
-                    tell(actions, News::Immovable(why.clone()));
-                    self.immovable = Some(why);
-                }
+        } else if is(|a| &mut a.events) {
+            self.deaf = result.is_err();
+            if let Err(error) = result {
+                refused(&error, actions);
             }
+        } else if is(|a| &mut a.sharing) {
+            self.refusal = result.err().map(|error| error.to_string());
+        } else if is(|a| &mut a.capabilities) {
+            self.told_capabilities(&result, actions);
+        } else if is(|a| &mut a.under_way) {
+            self.told_migration(&result, actions);
         } else if is(|a| &mut a.migrate) {
             let failed = |error: QmpError| News::NotMigrated(error.to_string());
             tell(actions, result.map_or_else(failed, |_| News::Migrates));
@@ -222,6 +235,38 @@ impl Dialogue {
             if let Err(error) = result {
                 refused(&error, actions);
             }
+        }
+    }
+
+    /// Whether shared memory is excluded from migration. During a migration QEMU refuses to be told
+    /// so, also where it was told before.
+    fn told_capabilities(&mut self, result: &Result<Value, QmpError>, actions: &mut Vec<Action>) {
+        let is_set = result.as_ref().ok().and_then(Value::as_array).is_some_and(|all| {
+            all.iter().any(|c| c["capability"] == "x-ignore-shared" && c["state"] == true)
+        });
+        let Some(refusal) = self.refusal.take().filter(|_| !is_set) else {
+            if self.immovable.take().is_some() {
+                tell(actions, News::Movable);
+            }
+            return;
+        };
+        let why = format!(
+            "QEMU refuses x-ignore-shared ({refusal}), and would copy over the other host's page"
+        );
+        tell(actions, News::Immovable(why.clone()));
+        self.immovable = Some(why);
+    }
+
+    /// A migration that began before we were connected, as if its event had come. (On a destination
+    /// the VM is known to be incoming by now, and its migration's state says nothing.)
+    fn told_migration(&mut self, result: &Result<Value, QmpError>, actions: &mut Vec<Action>) {
+        use super::MigrationStatus::{Active, Device, PreSwitchover, Setup};
+        let text = result.as_ref().ok().and_then(|info| info["status"].as_str());
+        let Some(status) = text.map(super::MigrationStatus::from) else { return };
+        if matches!(status, Setup | Active | PreSwitchover | Device) {
+            tell(actions, News::Event(VmEvent::Migration(status)));
+            // It may have ended while its state was on its way to us.
+            self.execute(Command::AskStatus, actions);
         }
     }
 
@@ -260,6 +305,8 @@ impl Dialogue {
             }
             Command::IgnoreShared => {
                 self.awaited.sharing = Some(self.set_capability("x-ignore-shared", actions));
+                self.awaited.capabilities =
+                    Some(self.send("query-migrate-capabilities", None, actions));
             }
             Command::Migrate(uri) => {
                 let arguments = json!({"uri": uri});
@@ -273,6 +320,10 @@ impl Dialogue {
             }
             Command::Await(uri) => self.incoming = Some(uri),
         }
+    }
+
+    fn ask_for_events(&mut self, actions: &mut Vec<Action>) {
+        self.awaited.events = Some(self.set_capability("events", actions));
     }
 
     fn set_capability(&mut self, name: &str, actions: &mut Vec<Action>) -> u64 {

@@ -22,9 +22,9 @@ fn allow(client: &mut Client) -> anyhow::Result<()> {
 }
 
 pub(crate) fn postcopy(ctx: &Context) -> anyhow::Result<String> {
-    let hosts = Hosts::new(ctx)?;
+    let mut hosts = Hosts::new(ctx)?;
     for (name, qemu) in [("old", ctx.qemu()?), ("new", ctx.qemu_10()?)] {
-        refused(ctx, &hosts, &qemu, name).context("with an nvdimm")?;
+        refused(ctx, &mut hosts, &qemu, name).context("with an nvdimm")?;
     }
     let device = with_device(ctx, &hosts)?;
     Ok(format!("{device}; with an nvdimm refused on either side, by either QEMU"))
@@ -32,7 +32,7 @@ pub(crate) fn postcopy(ctx: &Context) -> anyhow::Result<String> {
 
 /// QEMU supports post-copy or memory that it does not copy (x-ignore-shared), but not both; without
 /// the latter, the destination would crash.
-fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Result<()> {
+fn refused(ctx: &Context, hosts: &mut Hosts, qemu: &Qemu, name: &str) -> anyhow::Result<()> {
     let [a, b] = &hosts.hosts;
     let uri = format!("unix:{}", b.directory().join(format!("{name}.migration")).display());
     let socket = |host: &Host| host.directory().join(format!("{name}.qmp")).display().to_string();
@@ -75,17 +75,41 @@ fn refused(ctx: &Context, hosts: &Hosts, qemu: &Qemu, name: &str) -> anyhow::Res
     let sink = a.directory().join(format!("{name}.sink"));
     let listener = UnixListener::bind(&sink)?;
     // QEMU 10.0 stops answering when it is told to cancel a migration to `exec:`.
-    let swallow =
-        move || listener.accept().and_then(|(mut s, _)| io::copy(&mut s, &mut io::sink()));
-    std::thread::spawn(swallow);
-    here.guest.qmp().execute("migrate", &json!({"uri": format!("unix:{}", sink.display())}))?;
-    let ended = interrupt::poll_until(std::time::Duration::from_secs(20), || {
-        let status = here.guest.qmp().run("query-migrate")?;
-        Ok((status["status"] == "cancelled").then_some(()))
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| io::copy(&mut stream, &mut io::sink()));
+        }
+    });
+    let migrate = |here: &mut Client| -> anyhow::Result<()> {
+        let uri = format!("unix:{}", sink.display());
+        here.guest.qmp().execute("migrate", &json!({ "uri": uri })).map(drop)
+    };
+    migrate(&mut here)?;
+    cancelled(&mut here).context("an operator's migration goes on")?;
+    a.wait_vm(name, "synchronized")?;
+    right(a, &mut here)?;
+
+    // So is one that began while no daemon ran: no event of it will come.
+    let [a, _] = &mut hosts.hosts;
+    a.kill();
+    migrate(&mut here)?;
+    let active = interrupt::poll_until(std::time::Duration::from_secs(20), || {
+        Ok((here.guest.qmp().run("query-migrate")?["status"] == "active").then_some(()))
     })?;
-    ended.context("an operator's migration goes on")?;
+    active.context("the migration does not begin")?;
+    a.restart()?;
+    cancelled(&mut here).context("a migration that began without a daemon goes on")?;
     a.wait_vm(name, "synchronized")?;
     right(a, &mut here)
+}
+
+fn cancelled(client: &mut Client) -> anyhow::Result<()> {
+    let mut last = serde_json::Value::Null;
+    let ended = interrupt::poll_until(std::time::Duration::from_secs(20), || {
+        last = client.guest.qmp().run("query-migrate")?;
+        Ok((last["status"] == "cancelled").then_some(()))
+    })?;
+    ended.with_context(|| format!("QEMU says {last}"))
 }
 
 fn with_device(ctx: &Context, hosts: &Hosts) -> anyhow::Result<String> {
