@@ -10,11 +10,16 @@
 //   -attack=garbage         the same with a line that does not end
 //   -attack=silent=FOLDER   mounts a file system on FOLDER (as root), becomes user 4001, and lets its
 //                           counter mapping lie in a file that is never read to the end
+//   -attack=exec=FOLDER     the same file system; then keeps itself in the middle of exec: a process that shares
+//                           its memory waits for that file, another one to change the memory's map
+//   -attack=late=FOLDER     the same, after three seconds as a VM that can be served
+//   -attack=rival=FOLDER    the same as a chronyd that is root in a user namespace of its own
 //   -attack=connect=SOCKET  opens connections to a socket, writes nonsense, until killed
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -172,7 +177,8 @@ static void serve_silence(int device)
     }
 }
 
-static void silent(const char *folder)
+// Returns the memory that never answers.
+static void *silent(const char *folder)
 {
     int device = open("/dev/fuse", O_RDWR);
     must(device >= 0, "/dev/fuse");
@@ -194,8 +200,39 @@ static void silent(const char *folder)
     snprintf(path, sizeof path, "%s/x", folder);
     int file = open(path, O_RDONLY);
     must(file >= 0, path);
-    void *state = mmap(&timers_state, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0);
-    must(state != MAP_FAILED, "silent memory");
+    void *memory = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, file, 0);
+    must(memory != MAP_FAILED, "silent memory");
+    return memory;
+}
+
+static int wait_for_memory(void *memory)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int mem = open("/proc/self/mem", O_RDONLY);
+    char byte;
+    return (int)pread(mem, &byte, 1, (off_t)memory);
+}
+
+static int wait_for_map(void *unused)
+{
+    (void)unused;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sleep(1);
+    return mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED;
+}
+
+// The first waits with the memory's lock for reading, the second for writing behind it, and exec behind
+// both, with the lock that /proc takes to read what this process is (kernel/exec.c, exec_mmap).
+static void stay_in_exec(void *memory)
+{
+    static char stacks[2][1 << 16];
+    must(clone(wait_for_memory, stacks[0] + sizeof stacks[0], CLONE_VM | SIGCHLD, memory) > 0, "clone");
+    must(clone(wait_for_map, stacks[1] + sizeof stacks[1], CLONE_VM | SIGCHLD, NULL) > 0, "clone");
+    sleep(2);
+    // Nothing here may need memory: it would wait, too.
+    if (write(1, "in exec\n", 8) < 0)
+        exit(1);
+    execl("/bin/sleep", "sleep", "1000", NULL);
 }
 
 static void connect_for_ever(const char *path)
@@ -230,8 +267,19 @@ int main(int count, char **words)
     setrlimit(RLIMIT_NOFILE, &files);
     if (!strncmp(attack, "connect=", 8))
         connect_for_ever(argument + 1);
-    if (!strncmp(attack, "silent=", 7))
-        silent(argument + 1);
+    void *memory = NULL;
+    if (!strncmp(attack, "silent=", 7)) {
+        memory = silent(argument + 1);
+        must(mremap(memory, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, &timers_state) != MAP_FAILED, "silent state");
+    }
+    if (!strncmp(attack, "exec=", 5) || !strncmp(attack, "late=", 5) || !strncmp(attack, "rival=", 6))
+        memory = silent(argument + 1);
+    if (!strncmp(attack, "rival=", 6)) {
+        must(!unshare(CLONE_NEWUSER), "user namespace");
+        prctl(PR_SET_NAME, "chronyd");
+    }
+    if (memory && attack[0] != 's' && attack[0] != 'l')
+        stay_in_exec(memory);
     make_page();
     const char *socket_path = option(count, words, "unix:");
     if (!strcmp(attack, "events") || !strcmp(attack, "garbage")) {
@@ -257,6 +305,10 @@ int main(int count, char **words)
     }
     puts("ready");
     fflush(stdout);
+    if (attack[0] == 'l') {
+        sleep(3);
+        stay_in_exec(memory);
+    }
     for (;;)
         pause();
 }

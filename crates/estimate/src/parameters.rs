@@ -56,7 +56,8 @@ pub struct BoundParameters {
     /// And this much more, s, for stamps: where most messages do not queue at all, the mean
     /// queueing leaves no margin.
     pub guard_noise_s: f64,
-    /// But no more than this share of the minimum itself, or short paths would have no guard.
+    /// But no more than this share of the minimum itself, or short paths would have no guard
+    /// (docs/decisions/0057).
     pub guard_share: f64,
     /// The share of a reference's stated error by which an honest one may move. With half, a clock
     /// that starts to lie is noticed before it has moved through the stated error and the minimum
@@ -98,7 +99,7 @@ impl Default for BoundParameters {
             contradicted_for_s: 86_400.0,
             guard_after: 64,
             guard_margin: 0.6,
-            guard_share: 0.05,
+            guard_share: 0.25,
             guard_noise_s: 3e-6,
             guard_error: 0.5,
             guard_near: 1.5,

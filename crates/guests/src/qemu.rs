@@ -72,7 +72,8 @@ pub struct Qemu {
 /// # Errors
 /// When /proc is not mounted.
 pub fn discover() -> io::Result<Vec<Result<Qemu, QemuError>>> {
-    let found = Process::all()?.into_iter().map(Qemu::open);
+    let all = Process::all()?.into_iter().filter_map(|seen| Process::open(seen.pid).ok());
+    let found = all.map(Qemu::open);
     // Processes that have ended in the meantime are not reported.
     let ours = |result: &Result<Qemu, QemuError>| {
         !matches!(result, Err(QemuError::NotQemu(_) | QemuError::Process(ProcessError::Gone(_))))
@@ -129,24 +130,26 @@ impl Qemu {
     }
 }
 
-/// Whether a process looks like a QEMU, by its name and its program's. Unlike [`Qemu::open`], this
-/// reads nothing of its memory, which a stranger's process may keep from ever being read (with a
-/// file system of its own).
+/// Whether a process looks like a QEMU, by its name (`name`) or its program's. One that keeps its
+/// program from being read may be one.
 #[must_use]
-pub fn looks_like_qemu(process: Process) -> bool {
-    let comm = process.comm().is_ok_and(|comm| is_qemu(&comm));
-    let program = || {
-        let path = process.exe().ok()?;
-        Some(is_qemu(path.file_name()?.to_str()?))
-    };
-    comm || program().unwrap_or(false)
+pub fn looks_like_qemu(process: Process, name: &str) -> bool {
+    is_qemu(name)
+        || match process.patiently(|process| process.exe()) {
+            Ok(path) => path.file_name().and_then(|name| name.to_str()).is_some_and(is_qemu),
+            Err(error) => matches!(error, ProcessError::Waits(_)),
+        }
 }
 
 /// What the kernel says about the owner of a process.
 ///
 /// # Errors
-/// When it has ended, or may not be examined.
+/// When it has ended, may not be examined, or keeps us waiting.
 pub fn claimant(process: Process) -> Result<Claimant, ProcessError> {
+    process.patiently(claimant_of)
+}
+
+fn claimant_of(process: Process) -> Result<Claimant, ProcessError> {
     let uid = process.users()?.only();
     let namespace = if process.shares_our_user_namespace()? {
         UserNamespace::Own
@@ -158,9 +161,10 @@ pub fn claimant(process: Process) -> Result<Claimant, ProcessError> {
     Ok(Claimant { uid, namespace, gained_rights })
 }
 
-/// `qemu-system-x86_64` (Debian, upstream), cut to 15 bytes in comm; `qemu-kvm` (Red Hat), `kvm`
+/// Whether a program of this name is a QEMU: `qemu-system-x86_64` (Debian, upstream), cut to 15 bytes in comm; `qemu-kvm` (Red Hat), `kvm`
 /// (Debian's link).
-fn is_qemu(name: &str) -> bool {
+#[must_use]
+pub fn is_qemu(name: &str) -> bool {
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
 }
 
@@ -178,7 +182,7 @@ mod tests {
     fn we_are_no_qemu() {
         let us = Process::open(std::process::id()).unwrap();
         assert!(matches!(Qemu::open(us), Err(QemuError::NotQemu(_))));
-        assert!(!looks_like_qemu(us));
+        assert!(!looks_like_qemu(us, "kvm-irqfd-clean") && looks_like_qemu(us, "qemu-system-x86"));
         let said = claimant(us).unwrap();
         assert_eq!(said.uid, us.users().unwrap().only());
         assert_eq!((said.namespace, said.gained_rights), (UserNamespace::Own, false));

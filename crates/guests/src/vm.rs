@@ -486,9 +486,10 @@ impl Vm {
     }
 
     /// Ends service permanently, because the VM has ended or on request.
-    pub fn retire(mut self) {
+    pub fn retire(mut self) -> PidFd {
         self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
         self.writer.write_host_cpu_time(None);
+        self.ended
     }
 
     /// A page that has been probed must keep its TAI offset.

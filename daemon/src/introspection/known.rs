@@ -30,7 +30,7 @@ impl Known {
     pub fn keep(&self, mut kept: Kept) {
         kept.guest_os.cleanup();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|other| other.process != kept.process && other.process.is_running());
+        all.retain(|other| other.process != kept.process && other.process.is_running_patiently());
         all.push(kept);
     }
 

@@ -93,7 +93,7 @@ impl Session {
     }
 
     pub fn is_alive(&self) -> bool {
-        self.qemu.process.is_running()
+        self.qemu.process.is_running_patiently()
     }
 
     /// Whether a short pause of the VM is wanted. Each request is returned once.

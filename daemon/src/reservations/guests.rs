@@ -8,17 +8,16 @@ use crate::vms::Vms;
 impl Guests for Vms {
     fn process(&self, vm: &str) -> Option<(u32, u64)> {
         let process = Vms::process(self, vm)?;
-        Some((process.pid(), process.start_time().ok()?))
+        Some((process.pid(), process.started()?))
     }
 
     fn vcpu(&self, vm: &str, vcpu: u32) -> Result<Target, Refusal> {
         let not_found = |text: String, step| Refusal::new(Reason::NotFound, text, step);
-        let process = Vms::process(self, vm)
+        let (pid, start_time) = Guests::process(self, vm)
             .ok_or_else(|| not_found(format!("there is no VM {vm}"), "see `timevisor vm list`"))?;
         let gone = |error: &dyn std::error::Error| {
             not_found(format!("VM {vm}: {error}"), "is it running?")
         };
-        let start_time = process.start_time().map_err(|error| gone(&error))?;
         let vcpus = Vms::vcpus(self, vm).map_err(|error| gone(&error))?;
         if vcpus.is_empty() {
             let text = format!(
@@ -33,7 +32,7 @@ impl Guests for Vms {
             let text = format!("VM {vm} has no vCPU {vcpu}; it has {}", vcpus.len());
             return Err(not_found(text, "count from 0"));
         };
-        Ok(Target { pid: process.pid(), start_time, tid, emulated })
+        Ok(Target { pid, start_time, tid, emulated })
     }
 
     fn vcpus(&self, vm: &str) -> Option<usize> {

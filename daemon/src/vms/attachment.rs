@@ -9,7 +9,7 @@ use timevisor_guests::delivery::{
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::clock::monotonic;
-use timevisor_linux::process::Process;
+use timevisor_linux::process::{Process, ProcessError};
 use timevisor_protocols::control::{TimeType, request::id_of};
 use timevisor_time::Duration;
 
@@ -28,10 +28,14 @@ impl Vms {
     pub fn resume(&mut self, clock: &HostClock) {
         self.restore(clock);
         for entry in self.registry.read() {
-            let process = Process::new(entry.pid);
-            if process.start_time().ok() != Some(entry.start_time) {
-                continue;
-            }
+            let process = match Process::open_patiently(entry.pid) {
+                Ok(process) if process.started() == Some(entry.start_time) => process,
+                Ok(_) | Err(ProcessError::Gone(_)) => continue,
+                Err(error) => {
+                    tracing::warn!("VM {} is no longer served: {error}", entry.name);
+                    continue;
+                }
+            };
             let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
             let user = process.users().map_or(u32::MAX, |users| users.real);
             let qemu = self.helpers.examine_now(user, process, AT_START);
@@ -53,7 +57,7 @@ impl Vms {
     pub(super) fn discovered(&mut self, qemu: Qemu, clock: &HostClock) {
         let process = qemu.process;
         if self.served.iter().any(|s| s.vm.qemu.process.pid() == process.pid())
-            || self.removed.iter().any(|(_, p)| p.pid() == process.pid() && p.is_running())
+            || self.removed.iter().any(|removed| removed.is(process.pid()))
         {
             return;
         }

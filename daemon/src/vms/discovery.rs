@@ -1,14 +1,15 @@
 //! Finds QEMU processes without a full read of /proc every time.
 //!
 //! Of a process whose user owns no VM here, nothing is read that the process controls: it could keep
-//! that from ever being read.
+//! that from ever being read. Of the others, what they could keep from being read is read with
+//! patience that ends ([`Process::patiently`]).
 
 use std::collections::HashMap;
 
 use timevisor_guests::examine::NotServed;
 use timevisor_guests::owner::{Owner, Reason, Rules};
-use timevisor_guests::qemu::{Qemu, looks_like_qemu};
-use timevisor_linux::process::Process;
+use timevisor_guests::qemu::{Qemu, is_qemu, looks_like_qemu};
+use timevisor_linux::process::{Process, ProcessError, Sighting};
 use timevisor_time::Duration;
 
 use crate::announce::PerUser;
@@ -27,8 +28,10 @@ const MOST_LISTED_OF_A_USER: usize = 4;
 
 struct Seen {
     first: Duration,
-    /// Its name in /proc: another one means that it has called exec.
-    comm: String,
+    /// The process as it was seen. With another name it has called exec.
+    sighting: Sighting,
+    /// The same with its start time, once that was wanted.
+    process: Option<Process>,
     /// When it was last examined.
     examined: Duration,
     user: u32,
@@ -47,11 +50,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(first: Duration, comm: String) -> Self {
-        let (problem, said) = (None, None);
+    fn new(first: Duration, sighting: Sighting) -> Self {
+        let (process, problem, said) = (None, None, None);
         let (user, examined) = (u32::MAX, first);
         let (examining, settled, waits) = (false, false, false);
-        Self { first, comm, examined, user, problem, said, examining, settled, waits }
+        Self { first, sighting, process, examined, user, problem, said, examining, settled, waits }
     }
 
     /// Whether it is to be examined now.
@@ -65,10 +68,11 @@ impl Seen {
     }
 }
 
-/// The processes seen so far, identified by pid and start time.
+/// The processes seen so far.
 #[derive(Default)]
 pub struct Discovery {
-    seen: HashMap<Process, Seen>,
+    /// By pid.
+    seen: HashMap<u32, Seen>,
     told: PerUser,
     /// Those that wait are examined again.
     again: bool,
@@ -78,36 +82,41 @@ impl Discovery {
     /// Processes that are to be examined, each with its user: those that are new, or young enough to
     /// have changed, of users who may own VMs. Each is to be followed by [`Self::examined`].
     pub fn look(&mut self, now: Duration, rules: &Rules) -> Vec<(Process, u32)> {
-        let Ok(processes) = Process::all_named() else { return Vec::new() };
+        let Ok(sightings) = Process::all() else { return Vec::new() };
         let again = std::mem::take(&mut self.again);
-        let mut seen = HashMap::with_capacity(processes.len());
+        let mut seen = HashMap::with_capacity(sightings.len());
         let mut found = Vec::new();
-        for (process, comm) in processes {
-            let known = self.seen.remove(&process).filter(|entry| entry.comm == comm);
-            let mut entry = known.unwrap_or_else(|| Seen::new(now, comm));
+        for sighting in sightings {
+            let pid = sighting.pid;
+            let known = self.seen.remove(&pid).filter(|entry| entry.sighting == sighting);
+            let mut entry = known.unwrap_or_else(|| Seen::new(now, sighting));
             if again && entry.waits && !entry.settled {
                 (entry.first, entry.examined) = (now, now);
             }
             self.report(now, &mut entry);
             if entry.is_due(now) {
                 entry.examined = now;
-                match may_be_theirs(process, rules, &mut entry.user) {
+                match may_be_theirs(rules, &mut entry) {
                     // Until the answer is there, what was found before is still true.
-                    Ok(true) => {
+                    Ok(Some(process)) => {
                         entry.examining = true;
                         found.push((process, entry.user));
                     }
-                    Ok(false) => (entry.problem, entry.waits) = (None, false),
+                    Ok(None) => (entry.problem, entry.waits) = (None, false),
                     Err(problem) => {
                         entry.problem = Some(problem);
                         entry.waits = true;
                     }
                 }
             }
-            seen.insert(process, entry);
+            seen.insert(pid, entry);
         }
         self.seen = seen;
         found
+    }
+
+    fn entry(&mut self, process: &Process) -> Option<&mut Seen> {
+        self.seen.get_mut(&process.pid()).filter(|entry| entry.process == Some(*process))
     }
 
     /// Takes in what a helper has found, or why it has found nothing.
@@ -116,16 +125,18 @@ impl Discovery {
         process: &Process,
         found: Result<Result<Qemu, NotServed>, String>,
     ) -> Option<Qemu> {
-        if let Some(entry) = self.seen.get_mut(process) {
+        let mut name = String::new();
+        if let Some(entry) = self.entry(process) {
             entry.examining = false;
             (entry.problem, entry.waits) = (None, false);
+            name.clone_from(&entry.sighting.name);
         }
         match found {
             // Whatever the helper says: it was asked about this process.
             Ok(Ok(qemu)) => return Some(Qemu { process: *process, ..qemu }),
             Ok(Err(NotServed::Problem(problem))) => self.failed(process, problem),
             // Nobody knows what it is; most processes are no VMs.
-            Err(problem) if looks_like_qemu(*process) => self.failed(process, problem),
+            Err(problem) if looks_like_qemu(*process, &name) => self.failed(process, problem),
             Ok(Err(NotServed::NotQemu)) | Err(_) => {}
         }
         None
@@ -153,7 +164,7 @@ impl Discovery {
 
     /// Records that a process cannot be served.
     pub fn failed(&mut self, process: &Process, problem: String) {
-        if let Some(entry) = self.seen.get_mut(process) {
+        if let Some(entry) = self.entry(process) {
             entry.problem = Some(problem);
         }
     }
@@ -162,14 +173,14 @@ impl Discovery {
     /// see [`Self::reconsider`].
     pub fn must_wait(&mut self, process: &Process, problem: String) {
         self.failed(process, problem);
-        if let Some(entry) = self.seen.get_mut(process) {
+        if let Some(entry) = self.entry(process) {
             entry.waits = true;
         }
     }
 
     /// Forgets why a process was not served: it is now.
     pub fn is_served(&mut self, process: &Process) {
-        if let Some(entry) = self.seen.get_mut(process) {
+        if let Some(entry) = self.entry(process) {
             (entry.problem, entry.waits) = (None, false);
         }
     }
@@ -177,7 +188,7 @@ impl Discovery {
     /// As [`Self::failed`], and the process is not examined again: that costs too much.
     pub fn gave_up(&mut self, process: &Process, problem: String) {
         self.failed(process, problem);
-        if let Some(entry) = self.seen.get_mut(process) {
+        if let Some(entry) = self.entry(process) {
             entry.settled = true;
         }
     }
@@ -185,15 +196,15 @@ impl Discovery {
     /// Why processes that look like VMs are not served: all that was reported, but not many of one
     /// user's.
     pub fn not_served(&self) -> Vec<String> {
-        let mut all: Vec<(&Process, &Seen, &String)> = self
+        let mut all: Vec<(&u32, &Seen, &String)> = self
             .seen
             .iter()
-            .filter_map(|(process, entry)| {
+            .filter_map(|(pid, entry)| {
                 let problem = entry.problem.as_ref()?;
-                (entry.said.as_ref() == Some(problem)).then_some((process, entry, problem))
+                (entry.said.as_ref() == Some(problem)).then_some((pid, entry, problem))
             })
             .collect();
-        all.sort_by_key(|(process, entry, _)| (entry.user, process.pid()));
+        all.sort_by_key(|(pid, entry, _)| (entry.user, **pid));
         let mut listed = Vec::new();
         for of_a_user in all.chunk_by(|a, b| a.1.user == b.1.user) {
             let room = MOST_LISTED - listed.len();
@@ -204,28 +215,41 @@ impl Discovery {
     }
 }
 
-/// Whether a process may be a VM of a user who may own one: nothing is read that it controls.
+/// The process, if it may be a VM of a user who may own one. Of the others nothing is read that they
+/// control.
 ///
 /// # Errors
-/// It looks like a QEMU, and its user owns no VM.
-fn may_be_theirs(process: Process, rules: &Rules, user: &mut u32) -> Result<bool, String> {
-    let Ok(users) = process.users() else { return Ok(false) };
-    *user = users.real;
+/// It looks like a QEMU, and its user owns no VM, or it keeps us waiting.
+fn may_be_theirs(rules: &Rules, entry: &mut Seen) -> Result<Option<Process>, String> {
+    let Sighting { pid, ref name, .. } = entry.sighting;
+    let Ok(users) = entry.sighting.process().users() else { return Ok(None) };
+    entry.user = users.real;
     let reason = match users.only() {
-        Some(uid) if rules.may_own(uid) => return Ok(true),
+        Some(uid) if rules.may_own(uid) => {
+            entry.process = match entry.process.map_or_else(|| Process::open_patiently(pid), Ok) {
+                Ok(process) => Some(process),
+                Err(ProcessError::Gone(_)) => None,
+                Err(error) => return Err(error.to_string()),
+            };
+            return Ok(entry.process);
+        }
         Some(uid) => Reason::Stranger(Owner::user(uid)),
         None => Reason::SeveralUsers,
     };
-    if !looks_like_qemu(process) {
-        return Ok(false);
+    if !is_qemu(name) {
+        return Ok(None);
     }
-    let (pid, next) = (process.pid(), reason.next_step("NAME"));
+    let next = reason.next_step("NAME");
     Err(format!("the QEMU of process {pid} is not served: {reason}; {next}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sighting(pid: u32) -> Sighting {
+        Sighting { pid, mark: 1, name: String::new() }
+    }
 
     /// A user with very many processes hides nobody else's.
     #[test]
@@ -237,9 +261,9 @@ mod tests {
                 user,
                 said: problem.clone(),
                 problem,
-                ..Seen::new(Duration::ZERO, String::new())
+                ..Seen::new(Duration::ZERO, sighting(pid))
             };
-            discovery.seen.insert(Process::new(pid), entry);
+            discovery.seen.insert(pid, entry);
         };
         (100..1100).for_each(|pid| add(pid, 4001));
         (2000..2002).for_each(|pid| add(pid, 0));
@@ -253,7 +277,7 @@ mod tests {
     #[test]
     fn what_was_said_is_said_again_only_if_it_changes() {
         let mut discovery = Discovery::default();
-        let mut entry = Seen::new(Duration::ZERO, String::new());
+        let mut entry = Seen::new(Duration::ZERO, sighting(1));
         let mut told = |seconds: i64, problem: &str, entry: &mut Seen| {
             entry.problem = Some(problem.to_owned());
             let before = entry.said.clone();
@@ -268,7 +292,7 @@ mod tests {
     /// A QEMU that waits for a client of its serial port makes its page after minutes, or hours.
     #[test]
     fn a_qemu_that_starts_slowly_is_looked_at_ever_more_rarely_but_always() {
-        let mut entry = Seen::new(Duration::ZERO, String::new());
+        let mut entry = Seen::new(Duration::ZERO, sighting(1));
         let mut looks = Vec::new();
         for second in 0..7200 {
             let now = Duration::from_secs(second);

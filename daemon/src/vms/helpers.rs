@@ -242,6 +242,7 @@ impl Helpers {
             self.dying.push((user, killed));
         }
         let hung = of.watch.blame(now);
+        let blamed = hung.culprit.is_some();
         if let Some((process, number)) = hung.culprit {
             let text = format!(
                 "process {} keeps its memory or its files from being read, or they are not those of a QEMU",
@@ -249,7 +250,8 @@ impl Helpers {
             );
             self.arrived.push(Arrived { number, answer: Err(text) });
         }
-        if !of.works {
+        // One that hung because of a process is not to blame itself.
+        if !of.works && !blamed {
             of.failures = (of.failures + 1).min(8);
             of.not_before = now + Duration::from_secs(1 << of.failures);
         }

@@ -44,7 +44,6 @@ use timevisor_guests::vm::{HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::monotonic;
-use timevisor_linux::process::Process;
 use timevisor_protocols::control::TimeType;
 use timevisor_protocols::qmp::{MigrationStatus, News as Said, VmEvent};
 use timevisor_time::{Duration, Instant, Tai, TimescaleId};
@@ -59,6 +58,7 @@ use self::qmp::QmpHelpers;
 pub use self::qmp::be_qmp_helper;
 use self::questions::About;
 use self::registry::{Entry, Registry};
+use self::retirement::Removed;
 use crate::announce::{Budget, PerUser};
 use crate::clock::{HostClock, epoch};
 use crate::config::Config;
@@ -167,7 +167,7 @@ pub struct Vms {
     /// Who may be served as which VM.
     rules: Rules,
     /// VMs that are running but must not be served.
-    removed: Vec<(String, Process)>,
+    removed: Vec<Removed>,
     /// How many lines about VMs may still be logged.
     told: PerUser,
     registry: Registry,
@@ -254,7 +254,7 @@ impl Vms {
             Some(Entry {
                 name: served.vm.name.clone(),
                 pid: process.pid(),
-                start_time: process.start_time().ok()?,
+                start_time: process.started()?,
                 time_type: served.time_type,
                 qmp: connected.or_else(|| served.reconnect.as_ref().map(|r| r.path.clone())),
                 added: served.added,

@@ -21,6 +21,7 @@ use timevisor_time::{Duration, Instant, Tai, TimescaleId};
 
 use super::monitor::{Connected, Monitor, Wanted};
 use super::prepared::Files;
+use super::retirement::Removed;
 use super::{Served, Vms, host_identity, timescale};
 use crate::clock::HostClock;
 use crate::notices::Notices;
@@ -88,7 +89,7 @@ impl Vms {
                 ));
             }
         };
-        let qemu = Process::open(pid)
+        let qemu = Process::open_patiently(pid)
             .context("no such process")
             .and_then(|process| {
                 let user = process.users()?.real;
@@ -121,7 +122,7 @@ impl Vms {
             self.served[index].added = owner.or(self.served[index].added);
             return self.adopt(index, add, monitor, clock);
         }
-        self.removed.retain(|(_, process)| process.pid() != pid);
+        self.removed.retain(|removed| !removed.is(pid));
         let prepared = self.prepared.time_type(&name);
         let time_type =
             add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
@@ -346,17 +347,16 @@ impl Vms {
 
     /// Answers `vm_remove`, for a VM that is served or only prepared.
     pub fn remove(&mut self, name: &str) -> Response {
-        self.removed.retain(|(_, process)| process.is_running());
+        self.removed.retain(|removed| !removed.ended.has_ended());
         if let Some(index) = self.served.iter().position(|s| s.vm.name == name) {
             let served = self.served.remove(index);
             // Its files stay: QEMU has them open, and the VM may be added again.
-            self.removed.push((name.to_owned(), served.vm.qemu.process));
-            served.vm.retire();
+            self.removed.push(Removed::of(served));
             self.note();
             self.discovery.reconsider();
             return Response::VmRemoved(VmRemoved { name: name.to_owned() });
         }
-        if self.removed.iter().any(|(removed, _)| removed == name) {
+        if self.removed.iter().any(|removed| removed.name == name) {
             let text = format!("VM {name} is not served any more, but still runs on its files");
             return error_response(ErrorCode::Unavailable, &text, "stop it first");
         }

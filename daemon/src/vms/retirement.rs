@@ -1,8 +1,29 @@
 //! VMs that are not served any more: they have ended, or their page was taken from under us.
 
 use timevisor_linux::clock::monotonic;
+use timevisor_linux::process::PidFd;
 
 use super::{Served, Vms};
+
+/// A VM that is running, and must not be served.
+pub(super) struct Removed {
+    pub(super) name: String,
+    pid: u32,
+    pub(super) ended: PidFd,
+}
+
+impl Removed {
+    /// Its page is retired.
+    pub(super) fn of(served: Served) -> Self {
+        let (name, pid) = (served.vm.name.clone(), served.vm.qemu.process.pid());
+        Self { name, pid, ended: served.vm.retire() }
+    }
+
+    /// Whether this process is its QEMU.
+    pub(super) fn is(&self, pid: u32) -> bool {
+        self.pid == pid && !self.ended.has_ended()
+    }
+}
 
 impl Vms {
     /// Retires VMs whose process has ended.
@@ -27,16 +48,16 @@ impl Vms {
         if lost.is_empty() {
             return;
         }
-        self.removed.retain(|(_, process)| process.is_running());
+        self.removed.retain(|removed| !removed.ended.has_ended());
         for served in lost {
-            let (name, process) = (&served.vm.name, served.vm.qemu.process);
+            let name = &served.vm.name;
             if self.told.take(served.user, monotonic()) {
                 tracing::warn!(
                     "VM {name}: its page was truncated by its owner (user {}): it is served no longer; restart the VM",
                     served.user
                 );
             }
-            self.removed.push((name.clone(), process));
+            self.removed.push(Removed::of(served));
         }
         self.note();
     }

@@ -24,8 +24,9 @@ const MOST: usize = 1024;
 /// A question cannot be asked now, and why.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// Its process has been to blame.
-    #[error("the process keeps its memory or its files from being read; it is asked again in {0}")]
+    /// Its process has been to blame, and is left alone for this long. (The text is the same all the
+    /// while: what changes would be said again.)
+    #[error("the process keeps its memory or its files from being read; it is asked again later")]
     LeftAlone(Duration),
     /// The helper has too many questions.
     #[error("too many questions wait for answers")]

@@ -52,12 +52,13 @@ fn whole_name(comm: String) -> String {
 
 fn running_comm() -> Option<String> {
     let processes = Process::all().ok()?;
-    processes.iter().find_map(|process| {
-        let name = process.comm().ok()?;
-        let sets = PROGRAMS.contains(&name.as_str())
+    processes.into_iter().find_map(|seen| {
+        let process = seen.process();
+        let arguments = || process.patiently(|process| process.arguments());
+        let sets = PROGRAMS.contains(&seen.name.as_str())
             && process.may_set_clocks()
-            && !(name == "chronyd" && process.arguments().is_ok_and(|a| leaves_alone(&a)));
-        sets.then_some(name)
+            && !(seen.name == "chronyd" && arguments().is_ok_and(|a| leaves_alone(&a)));
+        sets.then_some(seen.name)
     })
 }
 

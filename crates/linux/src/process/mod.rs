@@ -6,6 +6,7 @@
 
 mod memory;
 mod owner;
+mod patience;
 mod pid_fd;
 mod stopped;
 pub mod text;
@@ -30,6 +31,12 @@ pub enum ProcessError {
     /// It has ended, or its pid now belongs to another process.
     #[error("process {0} has ended")]
     Gone(u32),
+    /// It keeps what was asked for from being read ([`Process::patiently`]).
+    #[error(
+        "process {0} keeps itself from being looked at: a file system of its user's does not answer; end the process, or \
+         unmount that file system"
+    )]
+    Waits(u32),
     /// The kernel protects other users' processes (ptrace access mode, proc(5)).
     #[error("not allowed to look at {what} of process {pid}; run as root or give CAP_SYS_PTRACE")]
     NotAllowed {
@@ -118,6 +125,33 @@ impl MapLine {
     }
 }
 
+/// A process as a look around sees it: nothing is read that it could keep from being read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sighting {
+    /// Its pid.
+    pub pid: u32,
+    /// The inode of its folder in /proc: another one if another process has the pid by now. (The
+    /// kernel may also forget it, and make a new one for the same process.)
+    pub mark: u64,
+    /// Its name as [`Process::comm`] has it. An exec changes it.
+    pub name: String,
+}
+
+impl Sighting {
+    fn of(pid: u32) -> Result<Self, ProcessError> {
+        let process = Process::new(pid);
+        let folder = std::fs::metadata(format!("/proc/{pid}"));
+        let mark = folder.map_err(|source| process.error("its folder", source))?.ino();
+        Ok(Self { pid, mark, name: process.comm()? })
+    }
+
+    /// The process, whose start time is not read.
+    #[must_use]
+    pub const fn process(&self) -> Process {
+        Process::new(self.pid)
+    }
+}
+
 impl Process {
     /// A process whose start time does not matter.
     #[must_use]
@@ -133,44 +167,31 @@ impl Process {
         Self::new(pid).start_time().map(|started| Self { pid, started: Some(started) })
     }
 
-    /// Every process of this pid namespace, in the order of /proc.
+    /// Every process of this pid namespace, in the order of /proc, zombies included.
     ///
     /// # Errors
     /// When /proc is not mounted.
-    pub fn all() -> io::Result<Vec<Self>> {
-        Ok(Self::all_named()?.into_iter().map(|(process, _)| process).collect())
-    }
-
-    /// The same, each with its name as [`Self::comm`] has it. An exec changes the name.
-    ///
-    /// # Errors
-    /// As [`Self::all`].
-    pub fn all_named() -> io::Result<Vec<(Self, String)>> {
+    pub fn all() -> io::Result<Vec<Sighting>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
             if let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
                 // Processes that have ended in the meantime are skipped.
-                found.extend(Self::open_named(pid).ok());
+                found.extend(Sighting::of(pid).ok());
             }
         }
         Ok(found)
-    }
-
-    fn open_named(pid: u32) -> Result<(Self, String), ProcessError> {
-        let process = Self::new(pid);
-        let stat = process.read("stat")?;
-        let stat =
-            text::stat(&String::from_utf8_lossy(&stat)).ok_or_else(|| process.odd("stat"))?;
-        if stat.has_ended() {
-            return Err(ProcessError::Gone(pid));
-        }
-        Ok((Self { pid, started: Some(stat.started) }, stat.name))
     }
 
     /// Its pid.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// When it started, as known since [`Self::open`]; nothing is read.
+    #[must_use]
+    pub const fn started(&self) -> Option<u64> {
+        self.started
     }
 
     /// Whether it still runs, and is still the same process.
@@ -273,7 +294,9 @@ impl Process {
     /// When the process has ended or closed the descriptor, or ptrace is not allowed.
     pub fn duplicate_fd(&self, fd: u32) -> Result<OwnedFd, ProcessError> {
         let pidfd = PidFd::open(*self)?;
-        pidfd.duplicate(fd).map_err(|source| self.error("a descriptor", source))
+        self.patiently(move |process| {
+            pidfd.duplicate(fd).map_err(|source| process.error("a descriptor", source))
+        })
     }
 
     /// Its mappings, by address.

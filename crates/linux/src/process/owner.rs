@@ -54,13 +54,16 @@ impl Process {
     }
 
     /// Whether it has CAP_SYS_TIME where this process is. One of which that cannot be found out counts as
-    /// if it had.
+    /// if it had. Nothing is read that it could keep from being read.
     #[must_use]
     pub fn may_set_clocks(&self) -> bool {
         let Ok(status) = self.read("status") else { return false };
         let has = text::capabilities(&String::from_utf8_lossy(&status))
             .is_none_or(|capabilities| capabilities & CAP_SYS_TIME != 0);
-        has && self.shares_our_user_namespace().unwrap_or(true)
+        // Who makes a user namespace has every capability in it, and none here. Its map is another
+        // one than ours, unless root gave it all users.
+        let map = |process: &Self| process.read("uid_map").ok();
+        has && map(self).is_none_or(|its| map(&Self::new(std::process::id())) == Some(its))
     }
 
     /// Whether its program was started with more rights than its starter had: a set-user-id or

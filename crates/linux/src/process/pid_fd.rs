@@ -17,7 +17,7 @@ impl PidFd {
     /// Watches a running process.
     ///
     /// # Errors
-    /// [`ProcessError::Gone`] when it has ended.
+    /// [`ProcessError::Gone`] when it has ended, [`ProcessError::Waits`] when it keeps us waiting.
     pub fn open(process: Process) -> Result<Self, ProcessError> {
         // SAFETY: pidfd_open takes two integers and touches no memory.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process.pid, 0) };
@@ -25,7 +25,7 @@ impl PidFd {
         // SAFETY: a descriptor that the kernel has just returned, and that nobody else owns.
         let fd = fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         // The pid may have been reused just before. Now that the descriptor pins it, check again.
-        if process.is_running() {
+        if process.patiently(|process| Ok(process.is_running()))? {
             Ok(Self { fd, process })
         } else {
             Err(ProcessError::Gone(process.pid))

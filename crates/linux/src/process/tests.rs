@@ -11,7 +11,13 @@ fn us() -> Process {
 
 #[test]
 fn we_find_ourselves() {
-    assert!(Process::all().unwrap().contains(&us()));
+    let all = Process::all().unwrap();
+    let ours: Vec<_> = all.iter().filter(|seen| seen.pid == us().pid()).collect();
+    assert_eq!(ours[0].name, us().comm().unwrap());
+    assert_eq!(
+        ours,
+        Process::all().unwrap().iter().filter(|s| s.pid == us().pid()).collect::<Vec<_>>()
+    );
     assert!(us().is_running());
     assert_eq!(us().exe().unwrap(), std::env::current_exe().unwrap());
     assert_eq!(us().arguments().unwrap(), std::env::args().collect::<Vec<_>>());

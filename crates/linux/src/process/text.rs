@@ -7,8 +7,6 @@ use super::owner::Users;
 /// What matters of /proc/PID/stat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
-    /// Its name, cut to 15 bytes by the kernel; anything may be in it.
-    pub name: String,
     /// One letter: `R`, `S`, `D`, `Z` and so on.
     pub state: char,
     /// When it started, in clock ticks after boot.
@@ -28,11 +26,11 @@ impl Stat {
 pub fn stat(text: &str) -> Option<Stat> {
     // The name in parentheses may contain anything, so count from its end.
     let (_, rest) = text.split_once('(')?;
-    let (name, rest) = rest.rsplit_once(')')?;
+    let (_, rest) = rest.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?.chars().next()?;
     let started = fields.nth(18)?.parse().ok()?;
-    Some(Stat { name: name.to_owned(), state, started })
+    Some(Stat { state, started })
 }
 
 /// `Uid:` of /proc/PID/status: real, effective, saved, file system (proc_pid_status(5)).

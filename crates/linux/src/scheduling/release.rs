@@ -3,15 +3,17 @@
 
 use super::{schedstat, threads};
 use crate::affinity::{allow, allowed_of};
-use crate::process::Process;
+use crate::process::{Process, ProcessError};
 
 /// Whether the process that started at `start_time` still runs, or at least its thread `tid`. A
 /// thread without budget ends only after its next replenishment, and a zombie keeps its pid as long
 /// as it has threads.
 #[must_use]
 pub fn is_alive(pid: u32, start_time: u64, tid: u32) -> bool {
-    match Process::new(pid).start_time() {
+    match Process::new(pid).patiently(|process| process.start_time()) {
         Ok(now) => now == start_time,
+        // It is there.
+        Err(ProcessError::Waits(_)) => true,
         Err(_) => tid != pid && schedstat(pid, tid).is_ok(),
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod attack;
 pub(crate) mod boot;
 pub(crate) mod clock;
+pub(crate) mod held_exec;
 pub(crate) mod hold;
 pub(crate) mod hold_cycles;
 pub(crate) mod hotplug;
@@ -253,6 +254,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 90,
         run: attack::attack,
+    },
+    Test {
+        name: "held-exec",
+        about: "uid 4001 keeps processes in the middle of exec, where no question about them is answered: nobody else waits",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 60,
+        run: held_exec::held_exec,
     },
     Test {
         name: "many-vms",
