@@ -61,7 +61,7 @@ fn begin(parent: &Parent, connection: u64, qemu: &mut UnixStream) {
     assert_eq!(hears_command(qemu)["execute"], "qmp_capabilities");
     says(qemu, "{\"return\": {}, \"id\": 100}");
     assert!(matches!(parent.hears(), Report::News(of, News::Greeted(_)) if of == connection));
-    for name in ["migrate-set-capabilities", "query-status", "query-cpus-fast"] {
+    for name in ["migrate-set-capabilities", "query-status", "query-migrate", "query-cpus-fast"] {
         assert_eq!(hears_command(qemu)["execute"], name);
     }
     says(qemu, "{\"return\": {\"status\": \"running\", \"running\": true}, \"id\": 102}");
