@@ -231,7 +231,9 @@ impl GuestBuilder {
         add("-kernel", self.kernel.display().to_string());
         if let Some(initramfs) = &self.initramfs {
             add("-initrd", initramfs.display().to_string());
-            add("-append", format!("console=ttyS0 panic=-1{}", self.append));
+            // A guest under TCG stands still while its host is busy, and its kernel would take the
+            // TSC for unstable; drivers of vmclock then refuse for the rest of its life.
+            add("-append", format!("console=ttyS0 panic=-1 tsc=nowatchdog{}", self.append));
         }
         command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
         if self.paused {

@@ -243,7 +243,7 @@ impl Libvirt {
     <type arch='x86_64' machine='q35'>hvm</type>
     <kernel>{kernel}</kernel>
     <initrd>{initrd}</initrd>
-    <cmdline>console=ttyS0 panic=-1</cmdline>
+    <cmdline>console=ttyS0 panic=-1 tsc=nowatchdog</cmdline>
   </os>
   <features><acpi/></features>
   <devices>

@@ -11,6 +11,10 @@
 //! sets the TSC. Second, a snapshot saved while stopped then contains a page without time, which is
 //! harmless wherever it is loaded.
 //!
+//! The page of a VM that is awaited is not touched at all. With post-copy its guest may run before its
+//! page has come, and QEMU ends a migration whose page is there already when it comes: a load is
+//! enough for that.
+//!
 //! Limitation: under TCG without a QMP socket, a stop and resume is detected by polling. For one
 //! polling interval after the resume, the guest may read a page whose time is behind by the length
 //! of the pause.
@@ -121,6 +125,8 @@ pub struct Vm {
     moment: u64,
     problem: Option<String>,
     transit: Transit,
+    /// It runs here, and its page has not come yet: see [`Self::arrive_late`].
+    is_late: bool,
     arrivals: u64,
     /// QEMU has reported that the vCPUs do not run.
     stopped: bool,
@@ -221,6 +227,7 @@ impl Vm {
                     moment: 0,
                     problem: None,
                     transit: Transit::Here,
+                    is_late: false,
                     arrivals: 0,
                     stopped: false,
                     suspended: false,
@@ -240,7 +247,7 @@ impl Vm {
 
     /// Looks at the page, and asks for the counter mapping: see [`Self::question`].
     pub fn look(&mut self) {
-        if self.transit == Transit::Left {
+        if self.transit == Transit::Left || self.is_awaited() {
             return;
         }
         self.heed_page();
@@ -259,7 +266,7 @@ impl Vm {
     /// Takes in what the mapping was after [`Self::question`] had returned `moment`, or why it is
     /// unknown. Returns true if it has changed; the page should then be written now.
     pub fn learn(&mut self, moment: u64, found: Result<CounterMapping, String>) -> bool {
-        if self.transit == Transit::Left || self.held().is_some() {
+        if self.transit == Transit::Left || self.is_awaited() || self.held().is_some() {
             return false;
         }
         if moment != self.moment {
@@ -312,8 +319,7 @@ impl Vm {
 
     /// Restarts the page if it was overwritten.
     fn heed_page(&mut self) {
-        // The page of an arriving VM is handled when the arrival is complete.
-        if self.transit == Transit::Incoming || self.writer.is_intact() || self.has_lost_page() {
+        if self.writer.is_intact() || self.has_lost_page() {
             return;
         }
         // The same snapshot can be loaded repeatedly; a new epoch lets readers tell the loads
@@ -336,6 +342,7 @@ impl Vm {
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         self.moment += 1;
         let step = self.transit.on_status(status);
+        let step = self.unless_late(step);
         self.take_step(step);
         match status.state {
             RunState::Suspended => (self.stopped, self.suspended) = (false, true),
@@ -351,6 +358,7 @@ impl Vm {
     /// Processes a QMP event. Returns what the caller has to do.
     pub fn on_event(&mut self, event: &VmEvent) -> Step {
         let step = self.transit.on_event(event);
+        let step = self.unless_late(step);
         self.take_step(step);
         match event {
             VmEvent::Stop => self.stopped = true,
@@ -376,6 +384,32 @@ impl Vm {
         step
     }
 
+    /// It is still awaited while its page is.
+    fn unless_late(&mut self, step: Step) -> Step {
+        if step != Step::Arrive || self.writer.storage().is_there() {
+            return step;
+        }
+        self.transit = Transit::Incoming;
+        self.is_late = true;
+        Step::Nothing
+    }
+
+    /// A VM whose guest runs before its page has come arrives when it has: [`Step::Arrive`], then.
+    pub fn arrive_late(&mut self) -> Step {
+        if !self.is_late || !self.is_awaited() || !self.writer.storage().is_there() {
+            return Step::Nothing;
+        }
+        self.transit = Transit::Here;
+        self.take_step(Step::Arrive);
+        self.look();
+        Step::Arrive
+    }
+
+    /// Whether it waits for its memory, or for its page: nothing of that may be touched.
+    fn is_awaited(&self) -> bool {
+        self.transit == Transit::Incoming
+    }
+
     fn take_step(&mut self, step: Step) {
         match step {
             Step::Arrive => self.arrive(),
@@ -387,6 +421,7 @@ impl Vm {
     /// Handles a VM's arrival from another host: its page, or what its guest has read so far, comes
     /// from there.
     fn arrive(&mut self) {
+        self.is_late = false;
         self.stopped = false;
         self.suspended = false;
         self.start_over(self.writer.identity().epoch);
@@ -416,12 +451,14 @@ impl Vm {
     /// migrates its page.
     #[must_use]
     pub fn birth(&self) -> Option<(Instant<Tai>, Duration)> {
-        self.writer.found_birth()
+        if self.is_awaited() { None } else { self.writer.found_birth() }
     }
 
     /// Stores the birth instant on the page; `None` if it is unknown.
     pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
-        self.writer.set_birth(birth);
+        if !self.is_awaited() {
+            self.writer.set_birth(birth);
+        }
     }
 
     /// Its migration state.
@@ -445,7 +482,7 @@ impl Vm {
     /// Writes the page, if its counter's relation to the host's is known. Call [`Self::look`]
     /// first, and [`Self::learn`] what it asks for.
     pub fn publish(&mut self, host: &HostUpdate, counter: &impl Counter) {
-        let Some(mapping) = self.mapping else { return };
+        let Some(mapping) = self.mapping.filter(|_| !self.is_awaited()) else { return };
         let (disruptions, update) = host.on(self.writer.identity().timescale).for_guest(&mapping);
         self.writer.announce(host.leap);
         let counter = GuestCounter { host: counter, mapping };
@@ -460,6 +497,9 @@ impl Vm {
         entries: &[TimelineEntry],
         counter: &impl Counter,
     ) {
+        if self.is_awaited() {
+            return;
+        }
         self.writer.require(0, required_ns);
         let updates: Vec<_> = entries.iter().map(|e| e.for_guest(self.mapping.as_ref())).collect();
         // Without a mapping nothing is published, so any counter will do.
@@ -470,7 +510,7 @@ impl Vm {
     /// Writes the processor time of each vCPU's thread, if the counter mapping is known. `host` is
     /// a [`Sample`] on the host's counter.
     pub fn write_host_cpu_time(&self, host: &Sample<'_>) {
-        if let Some(mapping) = self.mapping {
+        if let Some(mapping) = self.mapping.filter(|_| !self.is_awaited()) {
             let base = mapping.guest_from_host(host.base);
             self.writer.write_host_cpu_time(Some(&Sample { base, ..*host }));
         }
@@ -478,7 +518,7 @@ impl Vm {
 
     /// Withdraws time and bounds from the page.
     pub fn withdraw(&mut self, problem: String) {
-        if self.mapping.take().is_some() || self.problem.is_none() {
+        if (self.mapping.take().is_some() || self.problem.is_none()) && !self.is_awaited() {
             self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
             self.writer.write_host_cpu_time(None);
         }
@@ -487,8 +527,10 @@ impl Vm {
 
     /// Ends service permanently, because the VM has ended or on request.
     pub fn retire(mut self) -> PidFd {
-        self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
-        self.writer.write_host_cpu_time(None);
+        if !self.is_awaited() {
+            self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+            self.writer.write_host_cpu_time(None);
+        }
         self.ended
     }
 

@@ -151,6 +151,17 @@ impl SharedMapping {
         Ok(Self { address, len, access, file, watched, lock: None })
     }
 
+    /// Whether the file's first page holds anything. A hole must not be touched where somebody else
+    /// is to fill it: a load fills it with zeros, and QEMU's post-copy then fails (UFFDIO_COPY with
+    /// EEXIST). A file that does not say counts as filled.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        // SAFETY: the descriptor is open, and its offset is used by nobody.
+        let data = unsafe { libc::lseek(self.file.as_raw_fd(), 0, libc::SEEK_DATA) };
+        let hole = io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO);
+        if data < 0 { !hole } else { data == 0 }
+    }
+
     /// The same mapping, holding a lock for as long as it lives.
     #[must_use]
     pub fn holding(mut self, lock: File) -> Self {
@@ -234,6 +245,24 @@ impl Drop for SharedMapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hole_is_seen_and_stays_one_until_it_is_touched() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(PAGE_BYTES as u64).unwrap();
+        let mapping =
+            SharedMapping::new(file.reopen().unwrap(), PAGE_BYTES, Access::ReadWrite).unwrap();
+        assert!(!mapping.is_there() && !mapping.is_there());
+        std::os::unix::fs::FileExt::write_all_at(file.as_file(), b"x", 9).unwrap();
+        assert!(mapping.is_there());
+        // As QEMU discards a page that is to come again.
+        // SAFETY: the descriptor is open.
+        let punched = unsafe {
+            let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            libc::fallocate(file.as_file().as_raw_fd(), how, 0, 4096)
+        };
+        assert!(punched == 0 && !mapping.is_there());
+    }
     use core::sync::atomic::{AtomicU32, Ordering};
 
     fn word(mapping: &SharedMapping) -> &AtomicU32 {

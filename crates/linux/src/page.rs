@@ -50,6 +50,12 @@ impl WritePage {
         Ok(Self(mapping))
     }
 
+    /// As [`SharedMapping::is_there`].
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.0.is_there()
+    }
+
     /// As [`SharedMapping::is_lost`].
     #[must_use]
     pub fn is_lost(&self) -> bool {

@@ -381,6 +381,12 @@ impl Vms {
                 Step::Nothing
             }
         };
+        self.follow(index, step, may_run);
+    }
+
+    /// Does what a step of a VM's migration asks for.
+    fn follow(&mut self, index: usize, step: Step, may_run: bool) {
+        let served = &mut self.served[index];
         match step {
             Step::Arrive => {
                 if self.told.take(served.user, monotonic()) {
@@ -426,6 +432,9 @@ impl Vms {
             let hurry = self.served.iter().any(eager);
             self.next_look = now + if hurry { EAGER_INTERVAL } else { LOOK_INTERVAL };
             for index in 0..self.served.len() {
+                if self.served[index].vm.arrive_late() == Step::Arrive {
+                    self.follow(index, Step::Arrive, false);
+                }
                 if needs_looking(&self.served[index]) {
                     self.served[index].vm.look();
                     self.served[index].tell_of_replacements(&mut self.told);

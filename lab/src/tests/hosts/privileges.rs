@@ -29,8 +29,8 @@ const BEGINNING: Duration = Duration::from_secs(1);
 /// Effective user id of a thread without rights.
 const NOBODY: &str = "65534";
 const NO_CAPABILITY: &str = "0000000000000000";
-/// Needs a VM, and has the daemon's rights.
-const NOT_HERE: &str = "introspect";
+/// It asks the kernel about one process, and is there for microseconds: not always seen.
+const NOT_HERE: &str = "look";
 
 /// What /proc says of one thread.
 #[derive(PartialEq, Eq, Debug)]
