@@ -238,7 +238,7 @@ fn nanos(ns: u64) -> String {
 }
 
 /// `100us`, `1ms`, `250ns`, `2s`.
-fn span(text: &str) -> Result<StdDuration> {
+pub fn span(text: &str) -> Result<StdDuration> {
     let split = text.find(|c: char| c.is_ascii_alphabetic() || c == 'µ').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale: u64 = match unit {

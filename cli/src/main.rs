@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     let directory = &arguments.run_directory;
     let done = match &arguments.command {
         Command::Simulate(options) => return exit(simulate::run(options)),
-        Command::Cluster(command) => return exit(cluster::run(command)),
+        Command::Cluster(command) => return exit(cluster::run(directory, command)),
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
         Command::Now(options) => now::run(directory, options),
         Command::WaitSync(options) => wait_sync::run(directory, options),

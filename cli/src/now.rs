@@ -1,20 +1,23 @@
 //! `timevisor now`: reads the page like every other client: no daemon, no root, also in a guest or
 //! container.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use humantime_serde::re::humantime::format_duration;
 use serde::Serialize;
 use timevisor_clock_page::reader::{check, counter_of};
-use timevisor_clock_page::{Reader, Reading};
+use timevisor_clock_page::{Counter, Page, Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
 use timevisor_linux::{page_file, pci};
 use timevisor_time::Duration;
 
+use crate::bind::span;
 use crate::bound::sides;
 
 #[derive(Args)]
@@ -28,6 +31,9 @@ pub struct Options {
     /// Read again every this many seconds until interrupted
     #[arg(long, value_name = "SECONDS")]
     every: Option<f64>,
+    /// Say until when the bound stays within this if nobody renews it, for example 1ms
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    within: Option<StdDuration>,
 }
 
 /// design.md, "Results are machine-readable".
@@ -44,7 +50,28 @@ struct Json {
     estimated_error_ns: Option<i64>,
     disruption: u64,
     counter: u64,
+    /// With `--within`: the time until which the bound stays within that; absent if it is wider
+    /// already, or never is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within_until_ns: Option<i64>,
 }
+
+/// Until when a bound is narrow enough, if nobody renews it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Horizon {
+    /// It is wider already.
+    Over,
+    /// For this long.
+    For(Duration),
+    /// It does not grow.
+    Never,
+}
+
+/// Ticks to look ahead at first, which is also how exact a horizon is: a quarter of a millisecond at
+/// 4 GHz.
+const FIRST_LOOK: u64 = 1 << 20;
+/// Decades of any counter.
+const LAST_LOOK: u64 = 1 << 62;
 
 /// Where a guest, then a host or container, finds its page.
 const DEVICE: &str = "/dev/vmclock0";
@@ -53,10 +80,15 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
     let reader = reader(directory, options.page.as_deref())?;
     loop {
         let reading = reader.read()?;
+        let within = options.within.filter(|_| reading.has_estimate());
+        let horizon = within.map(|within| horizon(&reader, &reading, within)).transpose()?;
         if options.json {
-            println!("{}", serde_json::to_string(&json(&reading))?);
+            println!("{}", serde_json::to_string(&json(&reading, horizon))?);
         } else {
             print!("{}", text(&reading));
+            if let Some((within, horizon)) = options.within.zip(horizon) {
+                print!("{}", horizon_text(&reading, within, horizon));
+            }
         }
         match options.every {
             Some(seconds) if seconds > 0.0 => {
@@ -103,7 +135,55 @@ fn open(directory: &Path, page: Option<&Path>) -> Result<ReadPage> {
     ReadPage::new(mapping).context("the page cannot be used")
 }
 
-fn json(reading: &Reading) -> Json {
+/// Looks at the page's own lines ahead of now, which is what readers will see if it stays as it is.
+fn horizon<P: Deref<Target = Page>, C: Counter>(
+    reader: &Reader<P, C>,
+    reading: &Reading,
+    within: StdDuration,
+) -> Result<Horizon> {
+    let most = Duration::from_nanos(i64::try_from(within.as_nanos()).unwrap_or(i64::MAX));
+    let at = |ticks: u64| reader.convert(reading.counter.wrapping_add(ticks));
+    if reading.half_width() > most {
+        return Ok(Horizon::Over);
+    }
+    let (mut good, mut bad) = (0, FIRST_LOOK);
+    while at(bad)?.half_width() <= most {
+        if bad >= LAST_LOOK {
+            return Ok(Horizon::Never);
+        }
+        (good, bad) = (bad, bad * 2);
+    }
+    while bad - good > FIRST_LOOK.max(good >> 20) {
+        let middle = good.midpoint(bad);
+        if at(middle)?.half_width() <= most { good = middle } else { bad = middle }
+    }
+    Ok(Horizon::For(at(good)?.estimate - reading.estimate))
+}
+
+fn horizon_text(reading: &Reading, within: StdDuration, horizon: Horizon) -> String {
+    let within = format_duration(within);
+    let span = match horizon {
+        Horizon::Over => return format!("horizon   the bound is wider than {within} already\n"),
+        Horizon::Never => {
+            return format!("horizon   within {within} for as long as this page is true\n");
+        }
+        Horizon::For(span) => span,
+    };
+    let seconds = span.floor_nanos() / 1_000_000_000;
+    let long = format_duration(StdDuration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    let of_utc = match (reading.tai_offset(), reading.timescale().name()) {
+        (Some(offset), "tai") => reading.estimate - Duration::from_secs(i64::from(offset)),
+        (_, "utc") => reading.estimate,
+        _ => return format!("horizon   within {within} for {long}\n"),
+    };
+    let until = (of_utc + span).floor_nanos().div_euclid(1_000_000_000).rem_euclid(86_400);
+    let (hours, minutes, seconds) = (until / 3600, until / 60 % 60, until % 60);
+    format!(
+        "horizon   within {within} until {hours:02}:{minutes:02}:{seconds:02} UTC, for {long}\n"
+    )
+}
+
+fn json(reading: &Reading, horizon: Option<Horizon>) -> Json {
     let known = reading.has_estimate();
     let error = reading.estimated_error();
     let timescale = reading.timescale().name();
@@ -119,6 +199,10 @@ fn json(reading: &Reading) -> Json {
         estimated_error_ns: (known && error != Duration::MAX).then(|| error.ceil_nanos()),
         disruption: reading.disruption,
         counter: reading.counter,
+        within_until_ns: match horizon {
+            Some(Horizon::For(span)) => Some((reading.estimate + span).floor_nanos()),
+            _ => None,
+        },
     }
 }
 
@@ -142,4 +226,71 @@ fn text(reading: &Reading) -> String {
         out += &format!("utc       {} (TAI - {offset} s)\n", seconds(utc.floor_nanos()));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use timevisor_clock_page::{
+        ClockStatus, CounterId, Identity, Line, Lines, PageWriter, Slew, Update,
+    };
+    use timevisor_linux::page::WritePage;
+    use timevisor_linux::page_file::PageSize;
+    use timevisor_time::{Instant, Period, RateError, TimescaleId};
+
+    use super::*;
+
+    /// A page of 100 us to each side at `base`, within 15 ppm, on CLOCK_MONOTONIC_RAW.
+    fn page(folder: &Path, counter: &HostCounter) -> u64 {
+        let mapping = page_file::create(&folder.join("clock"), PageSize::Page).unwrap();
+        let identity = Identity {
+            counter: CounterId::MonotonicRaw,
+            timescale: TimescaleId::Tai,
+            host: [1; 16],
+            vm: [0; 16],
+            timeline: "tai",
+            epoch: 1,
+        };
+        let page = WritePage::new(mapping).unwrap();
+        let mut writer = PageWriter::take_over(page, identity, Some(37));
+        let (base, period) = (counter.read_ordered(), Period::from_hz(1_000_000_000).unwrap());
+        let time = Instant::from_unix_nanos(1_800_000_000_000_000_000);
+        let line = |us, period| Line { time: time + Duration::from_micros(us), period };
+        let error = RateError::from_ppm(15);
+        let update = Update {
+            target: Lines {
+                base,
+                expiry: base + 10_000_000_000,
+                earliest: line(-100, period.slowest_time(error)),
+                estimate: line(0, period),
+                latest: line(100, period.fastest_time(error)),
+                holdover: 0,
+            },
+            status: ClockStatus::Synchronized,
+            estimated_error: Duration::from_micros(1),
+            as_of: base,
+            tai_offset: Some(37),
+            slew: Slew { horizon: 8_000_000_000, jump: Duration::from_millis(1) },
+        };
+        writer.publish(&update, counter);
+        base
+    }
+
+    #[test]
+    fn fifteen_ppm_reach_a_millisecond_after_a_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let counter = HostCounter::for_reader(CounterId::MonotonicRaw).unwrap();
+        let base = page(folder.path(), &counter);
+        let reader = reader(folder.path(), None).unwrap();
+        let reading = reader.convert(base).unwrap();
+        let of = |within| horizon(&reader, &reading, within).unwrap();
+        // 900 us at 15 us a second.
+        let Horizon::For(span) = of(StdDuration::from_millis(1)) else { panic!() };
+        assert!((59.99..60.01).contains(&span.as_secs_f64()), "{span}");
+        assert_eq!(of(StdDuration::from_micros(99)), Horizon::Over);
+        let said = horizon_text(&reading, StdDuration::from_millis(1), Horizon::For(span));
+        assert_eq!(said, "horizon   within 1ms until 08:00:22 UTC, for 59s\n");
+        let json = json(&reading, Some(Horizon::For(span)));
+        let seconds = json.within_until_ns.unwrap() as f64 * 1e-9 - 1_800_000_000.0;
+        assert!((59.99..60.01).contains(&seconds), "{seconds}");
+    }
 }

@@ -36,7 +36,7 @@ use crate::parser::Parser;
 use crate::references::{Need, Reference, Surroundings};
 use crate::report;
 use crate::reservations::Reservations;
-use crate::server::{self, Server};
+use crate::server::{self, Server, Told};
 use crate::state_log::{Said, StateLog};
 use crate::timelines::{Timelines, Token as TimelineToken};
 use crate::vms::{Token as VmToken, Vms};
@@ -49,6 +49,8 @@ enum Token {
     Listener,
     Client(usize),
     Reference(usize),
+    /// A cluster's own timeline.
+    Cluster(usize),
     Vm(VmToken),
     Timeline(TimelineToken),
     Introspector,
@@ -176,8 +178,21 @@ impl Daemon {
             let ready = self.wait()?;
             // Sockets first: their counter reads contribute to the bounds.
             for token in &ready {
-                if let Token::Reference(index) = token {
-                    self.reference_ready(*index);
+                match token {
+                    Token::Reference(index) => self.reference_ready(*index),
+                    Token::Cluster(index) => {
+                        let around = surroundings(&self.clock, &[], &self.parser);
+                        let heard = self.timelines.clusters.on_ready(
+                            *index,
+                            monotonic(),
+                            &around,
+                            &self.clock,
+                        );
+                        if heard {
+                            self.publish();
+                        }
+                    }
+                    _ => {}
                 }
             }
             let mut timelines = Vec::new();
@@ -211,7 +226,7 @@ impl Daemon {
                     }
                     // After everything else: there may be thousands.
                     Token::Timeline(token) => timelines.push(token),
-                    Token::Reference(_) => {}
+                    Token::Reference(_) | Token::Cluster(_) => {}
                 }
             }
             self.timelines.on_ready(&timelines, &mut self.clock, &mut self.vms);
@@ -235,6 +250,7 @@ impl Daemon {
             .map(Reference::poll_at)
             .chain([self.next_publication, self.clock.watch_at()])
             .chain([self.vms.poll_at(), self.timelines.poll_at(), self.control.poll_at()])
+            .chain([self.timelines.clusters.poll_at()])
             .chain([self.notices.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
             .chain(self.discipline.as_ref().map(Discipline::poll_at))
@@ -258,6 +274,10 @@ impl Daemon {
                 tokens.push(Token::Reference(index));
                 fds.push(PollFd::readable(fd));
             }
+        }
+        for (index, fd) in self.timelines.clusters.fds() {
+            tokens.push(Token::Cluster(index));
+            fds.push(PollFd::readable(fd));
         }
         for (token, fd) in self.vms.fds() {
             tokens.push(Token::Vm(token));
@@ -317,6 +337,7 @@ impl Daemon {
         }
         if self.network_changed_at.take_if(|at| now >= *at).is_some() {
             self.references.iter_mut().for_each(|reference| reference.network_changed(now));
+            self.timelines.clusters.network_changed();
         }
         for index in 0..self.references.len() {
             if now < self.references[index].poll_at() {
@@ -331,6 +352,10 @@ impl Daemon {
             }
         }
         fresh |= self.heed_references(now);
+        if now >= self.timelines.clusters.poll_at() {
+            let around = surroundings(&self.clock, &[], &self.parser);
+            fresh |= self.timelines.clusters.on_timer(now, &around, &self.clock);
+        }
         if fresh || now >= self.next_publication {
             self.publish();
         }
@@ -445,7 +470,8 @@ impl Daemon {
         self.vms.publish(publication, &self.clock);
         self.timelines.publish(&publication, &mut self.clock, &mut self.vms);
         if let Some(server) = &self.server {
-            server.tell(server::facts(&self.clock, &self.references));
+            let facts = server::facts(&self.clock, &self.references);
+            server.tell(Told { facts, timelines: self.timelines.clusters.facts() });
         }
         let now = monotonic();
         self.next_publication =
@@ -494,6 +520,12 @@ impl Daemon {
             Request::Now => report::now(&self.clock),
             Request::Sources => report::sources(&self.clock, &self.references),
             Request::Tracking => report::tracking(&self.clock, &self.references, &self.config),
+            Request::Clusters => Response::Clusters(report::clusters(
+                &self.config,
+                &self.clock,
+                &self.references,
+                &self.timelines.clusters,
+            )),
             Request::Clients(query) => match &self.server {
                 Some(server) => Response::Clients(server.clients(query.after)),
                 None => report::error_response(

@@ -270,7 +270,7 @@ fn clock(u: &mut Unstructured) -> Result<ServedClock> {
             Bounds { receive: far, transmit: near }
         };
         let status = Status::Synchronized;
-        time.precise = Some(PreciseTime { bounds, status, epoch: u.arbitrary()?, generation: 0 });
+        time.precise = Some(PreciseTime { bounds, status, epoch: u.arbitrary()?, generation: 0, timeline: None });
     }
     Ok(clock)
 }

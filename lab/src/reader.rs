@@ -70,11 +70,19 @@ impl HostPage {
     /// # Errors
     /// When there is no page.
     pub fn open(run_directory: &Path) -> anyhow::Result<Self> {
+        Self::entry(run_directory, 0)
+    }
+
+    /// Opens a further entry of that page: a timeline that somebody is bound to.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn entry(run_directory: &Path, index: usize) -> anyhow::Result<Self> {
         let path: PathBuf = run_directory.join("clock");
         let page = ReadPage::new(page_file::open(&path)?)?;
-        let counter = HostCounter::for_reader(counter_of(&page, 0))
+        let counter = HostCounter::for_reader(counter_of(&page, index))
             .context("the page wants another counter")?;
-        Ok(Self(Reader::open(page, counter, 0)?))
+        Ok(Self(Reader::open(page, counter, index)?))
     }
 
     /// Reads the page at the current counter value.

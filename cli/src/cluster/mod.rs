@@ -2,10 +2,15 @@
 //!
 //! | file | command |
 //! | --- | --- |
+//! | `status.rs` | `timevisor cluster status, watch`: the clusters of this host |
+//! | `walk.rs` | `timevisor cluster nodes, tree`: all hosts, by asking them |
 //! | `simulate.rs` | `timevisor cluster simulate`: how long a cold start takes, and what it reaches; without the daemon |
 
 mod simulate;
+mod status;
+mod walk;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -13,12 +18,25 @@ use clap::Subcommand;
 
 #[derive(Subcommand)]
 pub enum Command {
+    /// Show the clusters that this host belongs to: its role, its bounds, whom it has heard
+    Status(status::Options),
+    /// Print the same again and again, and plot the width over time
+    Watch(status::WatchOptions),
+    /// List all hosts of a cluster, by asking each whom else it answers
+    Nodes(walk::Options),
+    /// Show who is answered by whom
+    Tree(walk::Options),
     /// Start simulated clusters with the code that real nodes run; needs no daemon
     Simulate(simulate::Options),
 }
 
-pub fn run(command: &Command) -> Result<ExitCode> {
-    match command {
-        Command::Simulate(options) => simulate::run(options),
-    }
+pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
+    let done = match command {
+        Command::Status(options) => status::status(directory, options),
+        Command::Watch(options) => status::watch(directory, options),
+        Command::Nodes(options) => walk::nodes(directory, options),
+        Command::Tree(options) => walk::tree(directory, options),
+        Command::Simulate(options) => return simulate::run(options),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -119,6 +119,10 @@ impl Referrer for Children<SocketAddr> {
     fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals {
         Referrals::new(self.asked(by, asker, now))
     }
+
+    fn some(&mut self) -> Referrals {
+        Referrals::new(self.others(None))
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 
 use timevisor_protocols::ntp::Datagram;
 use timevisor_protocols::ntp::precise::{Member, Name};
-use timevisor_time::{Duration, Instant, Interval, Tai, Utc};
+use timevisor_time::{Duration, Instant, Interval, RateError, Tai, Utc};
 
 use crate::facts::Statement;
 use crate::mesh::Standing;
-use crate::node::{Answer, Event, Node, Question};
+use crate::node::{Answer, Event, Node, Origin, Question};
 use crate::wire::{Query, Refused, Said};
 
 /// Servers whose last refusal is remembered.
@@ -37,6 +37,8 @@ pub struct Client {
     waiting: Option<Waiting>,
     refusals: BTreeMap<SocketAddr, Refused>,
     questions: u64,
+    /// How far a timeline's rate may be from that of TAI.
+    most_rate: RateError,
 }
 
 impl Client {
@@ -44,13 +46,27 @@ impl Client {
     #[must_use]
     pub fn new(node: Node<SocketAddr>, timeline: Name, port: u16) -> Self {
         let (waiting, refusals) = (None, BTreeMap::new());
-        Self { node, timeline, port, waiting, refusals, questions: 0 }
+        let most_rate = RateError::ZERO;
+        Self { node, timeline, port, waiting, refusals, questions: 0, most_rate }
     }
 
     /// The node.
     #[must_use]
     pub fn node(&self) -> &Node<SocketAddr> {
         &self.node
+    }
+
+    /// This node becomes the master of its timeline at this value of the counter, under an origin with
+    /// this random epoch: see [`Node::is_to_lead`].
+    pub fn lead(&mut self, counter: u64, epoch: u64, now: Duration) -> Origin {
+        self.waiting = None;
+        self.node.lead(counter, epoch, now)
+    }
+
+    /// Servers whose timeline may run faster or slower than this, against TAI, are of no use.
+    #[must_use]
+    pub fn with_most_rate(self, most_rate: RateError) -> Self {
+        Self { most_rate, ..self }
     }
 
     /// Servers of no use, and why.
@@ -84,7 +100,7 @@ impl Client {
         let member = Member { asker: self.node.asker(), port: self.port };
         self.waiting = Some(Waiting { question, query, sent: None });
         self.questions += 1;
-        Some((question.server, query.datagram(member)))
+        Some((question.server, query.datagram(Some(member))))
     }
 
     /// The question left no earlier than this value of our counter.
@@ -118,6 +134,12 @@ impl Client {
             return Vec::new();
         };
         let said = match said {
+            Ok(said) if said.rate.largest() > self.most_rate => {
+                self.waiting = None;
+                let ppm = said.rate.largest_ppm();
+                self.refuse(server, Refused::Rate { ppm }, now);
+                return Vec::new();
+            }
             Ok(said) => said,
             // Whoever forges one must not keep the right one from being heard.
             Err(Refused::Stray | Refused::Malformed) => return Vec::new(),
@@ -140,6 +162,7 @@ impl Client {
             standing: Standing::Vouched,
             level: said.level,
             origin: said.origin,
+            silence: said.silence,
             others: said.others.into_iter().flatten().collect(),
         };
         self.node.answered(server, &answer, now)
@@ -159,3 +182,7 @@ impl Client {
 #[cfg(test)]
 #[path = "client_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "own_timeline_tests.rs"]
+mod own_timeline_tests;

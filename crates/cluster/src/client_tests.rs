@@ -28,7 +28,7 @@ fn server(name: &str) -> Server {
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let mut server = Server::new(config, 1).unwrap();
     let referrer = Box::new(Children::<SocketAddr>::new(10, Duration::from_secs(60)));
-    server.serve_cluster(Cluster { name: Name::new(name).unwrap(), referrer });
+    server.serve_cluster(Cluster { name: Name::new(name).unwrap(), is_timeline: false, referrer });
     server
 }
 
@@ -47,6 +47,7 @@ fn client_with_peers(seeds: &[&str], peers: usize) -> Client {
         poll: Duration::from_millis(100),
         liars: 0,
         trusted: None,
+        succession: None,
         rate: RateLimits::around(nominal, RateError::from_ppm(15)),
         nominal,
     };
@@ -72,6 +73,7 @@ fn clock(ns: i64) -> ServedClock {
             status: Status::Synchronized,
             epoch: 0,
             generation: 0,
+            timeline: None,
         }),
     })
 }

@@ -7,6 +7,7 @@
 //! | [`settle`] | when another question is not worth it any more |
 //! | [`children`] | who asks us, and whom new ones are referred to |
 //! | [`mesh`] | what several peers prove together, and who of them lies |
+//! | [`succession`] | who begins the cluster's own timeline, and who continues it |
 //! | [`horizon`] | until when bounds are good enough without asking anybody |
 //! | [`wire`] | questions and answers as datagrams |
 //! | [`node`] | [`node::Node`]: one node from its first question on |
@@ -30,4 +31,5 @@ pub mod horizon;
 pub mod mesh;
 pub mod node;
 pub mod settle;
+pub mod succession;
 pub mod wire;

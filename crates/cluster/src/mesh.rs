@@ -44,6 +44,19 @@ struct Peer<A> {
     named: bool,
 }
 
+/// What a peer has said, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct View<A> {
+    /// Its address.
+    pub at: A,
+    /// Servers between it and the master.
+    pub level: u8,
+    /// Whether it lies.
+    pub named: bool,
+    /// What its answers alone give.
+    pub interval: Option<Interval<Tai>>,
+}
+
 /// What an answer did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Heard {
@@ -156,6 +169,17 @@ impl<A: Copy + PartialEq> Mesh<A> {
     /// Peers that lie.
     pub fn named(&self) -> impl Iterator<Item = A> + '_ {
         self.peers.iter().filter(|peer| peer.named).map(|peer| peer.at)
+    }
+
+    /// What every peer has said, those that lie included.
+    pub fn views(&self, counter: u64, rate: &RateLimits) -> impl Iterator<Item = View<A>> + '_ {
+        let rate = *rate;
+        self.peers.iter().map(move |peer| View {
+            at: peer.at,
+            level: peer.level,
+            named: peer.named,
+            interval: peer.facts.at(counter, &rate),
+        })
     }
 
     /// The level of the peer that is nearest to the master.

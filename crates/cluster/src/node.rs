@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | asking | a burst of questions to one server; a full one refers it to others |
 //! | vouching | it has bounds, serves, and asks its peers now and then |
+//! | canvassing | the master is gone: everybody who is known is asked once whether he knows better |
+//! | leading | it is the master of the cluster's own timeline: its counter is that timeline |
 //!
 //! A node that has bounds on hearsay only goes on asking until it has heard enough. When a server
 //! does not answer, another one is asked: those that were referred to, then the seeds again.
@@ -11,13 +13,16 @@
 //! The caller sends the [`Question`] of [`Node::on_timer`], one at a time, and reports what came of it by
 //! [`Node::answered`] or, when its time is over, [`Node::lost`].
 
+use std::fmt;
+
 use timevisor_estimate::RateLimits;
-use timevisor_time::{Duration, Interval, Period, Tai};
+use timevisor_time::{Duration, Instant, Interval, Period, Tai};
 
 use crate::children::{Asker, Children};
 use crate::facts::Statement;
-use crate::mesh::{Heard, Mesh, Standing};
+use crate::mesh::{Heard, Mesh, Standing, View};
 use crate::settle::{self, Settle, Verdict};
+use crate::succession::{self, Rank, Succession};
 
 /// Questions in a row without an answer after which another server is asked.
 const LOSSES: u32 = 3;
@@ -55,19 +60,28 @@ pub struct Settings<A> {
     pub liars: usize,
     /// The root, where it is known by its key or its address: it is believed alone.
     pub trusted: Option<A>,
-    /// Limits of this node's counter, and its nominal period.
+    /// Who continues when the master is gone; `None` where it is given, as that of UTC is.
+    pub succession: Option<succession::Settings>,
+    /// Limits of this node's counter against the timeline, and its nominal period.
     pub rate: RateLimits,
     /// See `rate`.
     pub nominal: Period,
 }
 
-/// Which clock a timeline is: stamps of different origins are not comparable.
+/// Which clock a timeline is: stamps of different origins are not comparable. Of two that meet, the
+/// greater one stays.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Origin {
     /// Grows when the timeline's origin is set again.
     pub generation: u32,
     /// Of the timeline's master.
     pub epoch: u64,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:016x}", self.generation, self.epoch)
+    }
 }
 
 /// What a server answers.
@@ -81,6 +95,8 @@ pub struct Answer<A> {
     pub level: u8,
     /// Its timeline.
     pub origin: Origin,
+    /// How long ago anybody heard the timeline's master, by whatever path; `None` where nobody says.
+    pub silence: Option<Duration>,
     /// Other servers.
     pub others: Vec<A>,
 }
@@ -107,6 +123,17 @@ pub enum Event<A> {
     Stranger(A),
 }
 
+/// What the origin of an answer is to this node.
+enum Compared {
+    Ours,
+    /// A greater one, which is believed.
+    Anew,
+    /// One that this node has left.
+    Old,
+    /// Another timeline of this name.
+    Stranger,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Burst<A> {
     server: A,
@@ -116,12 +143,24 @@ struct Burst<A> {
     slowest: Duration,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum State<A> {
     /// Nobody is asked before `next`.
     Pausing,
     Asking(Burst<A>),
     Vouching,
+    /// Those who are still to be asked, the next one last; with nobody left, this node leads.
+    Canvassing(Vec<A>),
+    Leading(Lead),
+}
+
+/// The timeline of a master: exactly what its counter says at the nominal rate, by definition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lead {
+    /// The counter value at which it began.
+    pub counter: u64,
+    /// What it said then.
+    pub time: Instant<Tai>,
 }
 
 /// One node; `A` is an address.
@@ -135,11 +174,14 @@ pub struct Node<A> {
     pause: Duration,
     mesh: Mesh<A>,
     origin: Option<Origin>,
+    succession: Option<Succession<A>>,
     children: Children<A>,
     /// Servers that may be asked, in the order in which they were heard of.
     known: Vec<A>,
     /// Servers that were asked since the last pause.
     tried: Vec<A>,
+    /// Of the bounds with the last answer, from earliest to latest; [`Duration::MAX`] without.
+    width: Duration,
     /// A burst has settled: there are bounds, perhaps on hearsay.
     has_settled: bool,
     /// Whose turn it is.
@@ -160,9 +202,11 @@ impl<A: Copy + Ord> Node<A> {
             pause: FIRST_PAUSE,
             mesh: Mesh::new(settings.liars, settings.trusted),
             origin: None,
+            succession: settings.succession.map(|settings| Succession::new(settings, random, now)),
             children: Children::new(settings.children, settings.lease),
             known: Vec::new(),
             tried: Vec::new(),
+            width: Duration::MAX,
             has_settled: false,
             turn: 0,
             random,
@@ -173,12 +217,14 @@ impl<A: Copy + Ord> Node<A> {
     /// When [`Self::on_timer`] has something to do.
     #[must_use]
     pub fn poll_at(&self) -> Duration {
-        self.next
+        self.next.min(self.takes_over_at())
     }
 
     /// Whom to ask now, if anybody. One question at a time: the next is due after its answer.
     pub fn on_timer(&mut self, now: Duration) -> Option<Question<A>> {
-        if now < self.next {
+        if now >= self.takes_over_at() {
+            self.state = State::Canvassing(self.canvass());
+        } else if now < self.next {
             return None;
         }
         // Until what came of the question is reported.
@@ -189,7 +235,8 @@ impl<A: Copy + Ord> Node<A> {
                 self.tried.clear();
                 self.another(now)?
             }
-            State::Vouching => {
+            State::Canvassing(left) => *left.last()?,
+            State::Vouching | State::Leading(_) => {
                 let peers = self.peers();
                 let server = *peers.get(self.turn % peers.len().max(1))?;
                 self.turn = self.turn.wrapping_add(1);
@@ -209,7 +256,9 @@ impl<A: Copy + Ord> Node<A> {
             State::Asking(burst) => {
                 Duration::from_nanos(FIRST_PATIENCE.floor_nanos() << burst.losses.min(LOSSES))
             }
-            State::Pausing | State::Vouching => FIRST_PATIENCE,
+            State::Pausing | State::Vouching | State::Canvassing(_) | State::Leading(_) => {
+                FIRST_PATIENCE
+            }
         };
         // Those who were lost together do not come back together.
         let part = i64::try_from(self.draw() % 1024).unwrap_or(0);
@@ -219,34 +268,50 @@ impl<A: Copy + Ord> Node<A> {
     /// What to say of itself in a question.
     #[must_use]
     pub fn asker(&self) -> Asker {
-        match self.state {
-            State::Vouching => Asker::Serving,
+        if self.vouches() {
+            Asker::Serving
+        } else if self.has_settled {
             // Bounds on hearsay: other servers are looked for.
-            State::Asking(_) | State::Pausing if self.has_settled => Asker::Settled,
-            State::Asking(_) | State::Pausing => Asker::New,
+            Asker::Settled
+        } else {
+            Asker::New
         }
     }
 
     /// Takes an answer in.
     pub fn answered(&mut self, from: A, answer: &Answer<A>, now: Duration) -> Vec<Event<A>> {
         let mut events = Vec::new();
-        match self.origin {
-            // Who has no bounds says nothing about the timeline.
-            _ if answer.said.is_none() => {}
-            None => self.origin = Some(answer.origin),
-            Some(ours) if ours == answer.origin => {}
-            // The master has set its origin again, or another one has taken over.
-            Some(ours) if answer.origin.generation > ours.generation => {
-                self.begin_anew(answer.origin, now);
-                events.push(Event::BeganAnew);
-            }
-            Some(_) => {
-                events.push(Event::Stranger(from));
-                self.failed(from, now);
-                return events;
+        // Who has no bounds says nothing about the timeline.
+        if answer.said.is_some() {
+            match self.compare(answer.origin) {
+                Compared::Ours => {}
+                Compared::Anew => {
+                    self.begin_anew(answer.origin, now);
+                    self.ask(from, now);
+                    events.push(Event::BeganAnew);
+                }
+                Compared::Old => {
+                    self.canvassed(from, now);
+                    self.learn(&answer.others);
+                    self.failed(from, now);
+                    return events;
+                }
+                Compared::Stranger => {
+                    events.push(Event::Stranger(from));
+                    self.canvassed(from, now);
+                    self.failed(from, now);
+                    return events;
+                }
             }
         }
+        self.hear_of_master(from, answer, now);
         self.learn(&answer.others);
+        if matches!(self.state, State::Leading(_)) {
+            // Ours is the clock that they have heard.
+            self.schedule(now);
+            return events;
+        }
+        self.canvassed(from, now);
         let counts = self.settings.liars == 0
             || answer.standing == Standing::Vouched
             || self.settings.trusted == Some(from);
@@ -259,6 +324,7 @@ impl<A: Copy + Ord> Node<A> {
             self.known.retain(|known| *known != from);
             events.push(Event::Named(from));
         }
+        self.width = self.at(said.received).map_or(Duration::MAX, |(interval, _)| interval.width());
         match self.state {
             State::Asking(burst) if burst.server == from => {
                 let refers = burst.settle.answers() == 0 && self.asker() == Asker::New;
@@ -280,6 +346,7 @@ impl<A: Copy + Ord> Node<A> {
 
     /// The question got no answer, or one that says nothing.
     pub fn lost(&mut self, server: A, now: Duration) {
+        self.canvassed(server, now);
         match &mut self.state {
             State::Asking(burst) if burst.server == server => {
                 burst.losses += 1;
@@ -302,6 +369,7 @@ impl<A: Copy + Ord> Node<A> {
 
     /// The server declines for good: it has no such timeline, or wants to be left alone.
     pub fn refused(&mut self, server: A, now: Duration) {
+        self.canvassed(server, now);
         self.known.retain(|known| *known != server);
         self.failed(server, now);
     }
@@ -314,12 +382,64 @@ impl<A: Copy + Ord> Node<A> {
     /// The interval that holds the timeline's time at this counter value, and what it is worth.
     #[must_use]
     pub fn at(&self, counter: u64) -> Option<(Interval<Tai>, Standing)> {
+        if let State::Leading(lead) = &self.state {
+            let (ticks, nominal) = (counter.wrapping_sub(lead.counter), self.settings.nominal);
+            let (earliest, latest) = (nominal.span(ticks), nominal.span_ceil(ticks));
+            let interval = Interval::new(lead.time + earliest, lead.time + latest);
+            return interval.map(|interval| (interval, Standing::Vouched));
+        }
         self.mesh.at(counter, &self.settings.rate)
+    }
+
+    /// The timeline, if this node is its master.
+    #[must_use]
+    pub fn leads(&self) -> Option<Lead> {
+        match &self.state {
+            State::Leading(lead) => Some(*lead),
+            _ => None,
+        }
+    }
+
+    /// How long ago anybody heard the master, by whatever path.
+    #[must_use]
+    pub fn silence(&self, now: Duration) -> Option<Duration> {
+        if self.leads().is_some() {
+            return Some(Duration::ZERO);
+        }
+        self.succession.as_ref().and_then(|succession| succession.silence(now))
+    }
+
+    /// When that was.
+    #[must_use]
+    pub fn master_heard(&self) -> Option<Duration> {
+        self.succession.as_ref().and_then(Succession::master_heard)
+    }
+
+    /// Whether this node is to become master now: the caller reads the counter and calls
+    /// [`Self::lead`].
+    #[must_use]
+    pub fn is_to_lead(&self) -> bool {
+        matches!(&self.state, State::Canvassing(left) if left.is_empty())
+    }
+
+    /// Becomes master at this value of the counter, under an origin with this random epoch. Returns
+    /// the origin.
+    pub fn lead(&mut self, counter: u64, epoch: u64, now: Duration) -> Origin {
+        let time = self.begins_with(counter, now);
+        let generation = self.origin.map_or(1, |origin| origin.generation.saturating_add(1));
+        let origin = Origin { generation, epoch };
+        self.begin_anew(origin, now);
+        self.state = State::Leading(Lead { counter, time });
+        self.schedule(now);
+        origin
     }
 
     /// Servers between this node and the master, itself included.
     #[must_use]
     pub fn level(&self) -> Option<u8> {
+        if self.leads().is_some() {
+            return Some(0);
+        }
         self.mesh.level().map(|level| level.saturating_add(1))
     }
 
@@ -332,12 +452,21 @@ impl<A: Copy + Ord> Node<A> {
     /// Whether it vouches for its bounds and serves.
     #[must_use]
     pub fn vouches(&self) -> bool {
-        matches!(self.state, State::Vouching)
+        match &self.state {
+            State::Vouching | State::Leading(_) => true,
+            State::Canvassing(_) => self.width < Duration::MAX,
+            State::Asking(_) | State::Pausing => false,
+        }
     }
 
     /// Servers that count.
     pub fn heard(&self) -> impl Iterator<Item = A> + '_ {
         self.mesh.heard()
+    }
+
+    /// What every server has said, those that lie included.
+    pub fn views(&self, counter: u64) -> impl Iterator<Item = View<A>> + '_ {
+        self.mesh.views(counter, &self.settings.rate)
     }
 
     /// Servers that lie.
@@ -382,11 +511,100 @@ impl<A: Copy + Ord> Node<A> {
         false
     }
 
+    /// What an answer's origin means.
+    fn compare(&mut self, theirs: Origin) -> Compared {
+        let Some(ours) = self.origin.filter(|ours| *ours != theirs) else {
+            self.origin = Some(theirs);
+            return Compared::Ours;
+        };
+        if self.succession.is_none() {
+            // The master has set its origin again.
+            let anew = theirs.generation > ours.generation;
+            return if anew { Compared::Anew } else { Compared::Stranger };
+        }
+        if theirs < ours {
+            let old = theirs.generation < ours.generation;
+            return if old { Compared::Old } else { Compared::Stranger };
+        }
+        Compared::Anew
+    }
+
+    /// When this node asks everybody, to take over if nobody knows better; [`Duration::MAX`] if never.
+    fn takes_over_at(&self) -> Duration {
+        let Some(succession) = &self.succession else { return Duration::MAX };
+        if matches!(self.state, State::Leading(_) | State::Canvassing(_)) {
+            return Duration::MAX;
+        }
+        if self.origin.is_none() {
+            return succession.begins_at(self.own, &self.seeds);
+        }
+        let (level, width) = (self.level().unwrap_or(u8::MAX), self.width);
+        let rank = Rank { level, width, at: self.own };
+        if width < Duration::MAX {
+            succession.continues_at(rank)
+        } else {
+            // Who does not know the timeline cannot continue it, unless nobody does.
+            succession.begins_again_at(rank)
+        }
+    }
+
+    /// Everybody who is known. Who was lost stands behind, and is asked first: the less time has passed
+    /// since the others have answered, the fewer of them have become master meanwhile.
+    fn canvass(&self) -> Vec<A> {
+        let named: Vec<A> = self.mesh.named().collect();
+        let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
+        let all = self.known.iter().chain(seeds);
+        all.filter(|at| !named.contains(at) && **at != self.own).copied().collect()
+    }
+
+    /// The canvass goes on after this one, unless somebody knows better.
+    fn canvassed(&mut self, server: A, now: Duration) {
+        let State::Canvassing(left) = &mut self.state else { return };
+        left.retain(|at| *at != server);
+        self.next = now;
+        if self.origin.is_some() && !self.succession.as_ref().is_some_and(|s| s.is_gone(now)) {
+            // Somebody has heard the master.
+            self.state = if self.width < Duration::MAX { State::Vouching } else { State::Pausing };
+            self.schedule(now);
+        }
+    }
+
+    /// What an answer says of the timeline's master.
+    fn hear_of_master(&mut self, from: A, answer: &Answer<A>, now: Duration) {
+        let Some(succession) = &mut self.succession else { return };
+        match &answer.said {
+            Some(said) => {
+                let rank = Rank { level: answer.level, width: said.left.width(), at: from };
+                succession.hear(rank, answer.silence, now);
+            }
+            None => succession.hear_none(from),
+        }
+    }
+
+    /// What the timeline says when this node becomes its master: nothing that anybody's estimate has
+    /// passed, as far as this node knows.
+    fn begins_with(&self, counter: u64, now: Duration) -> Instant<Tai> {
+        let Some((interval, _)) = self.at(counter) else { return Instant::from_bits(0) };
+        let (rate, nominal) = (&self.settings.rate, self.settings.nominal);
+        let growth = |span: Duration| {
+            let ticks = nominal.ticks_in(span);
+            rate.longest.span_ceil(ticks) - rate.shortest.span(ticks)
+        };
+        let widest = self.succession.as_ref().map(|others| others.widest(now, growth));
+        let widest = widest.unwrap_or(Duration::ZERO);
+        interval.latest() + widest + widest
+    }
+
     fn begin_anew(&mut self, origin: Origin, now: Duration) {
+        if let Some(succession) = &mut self.succession {
+            succession.begin_anew(now);
+        }
+        self.width = Duration::MAX;
         self.mesh = Mesh::new(self.settings.liars, self.settings.trusted);
         self.origin = Some(origin);
         self.has_settled = false;
         self.tried.clear();
+        self.pause = FIRST_PAUSE;
         self.state = State::Pausing;
         self.next = now;
     }
@@ -404,7 +622,7 @@ impl<A: Copy + Ord> Node<A> {
 
     /// This server is of no use now.
     fn failed(&mut self, server: A, now: Duration) {
-        match self.state {
+        match &self.state {
             State::Asking(burst) if burst.server == server => {
                 self.tried.push(server);
                 self.try_another(now);
@@ -493,7 +711,7 @@ impl<A: Copy + Ord> Node<A> {
     }
 
     fn schedule(&mut self, now: Duration) {
-        if matches!(self.state, State::Vouching) {
+        if matches!(self.state, State::Vouching | State::Leading(_)) {
             self.next = match i64::try_from(self.peers().len()) {
                 Ok(0) | Err(_) => Duration::MAX,
                 Ok(count) => now + Duration::from_nanos(self.settings.poll.floor_nanos() / count),

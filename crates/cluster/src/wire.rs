@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use timevisor_protocols::ntp::extension::Tail;
 use timevisor_protocols::ntp::packet::{Mode, VERSION};
 use timevisor_protocols::ntp::precise::{
-    Errors, MAX_REFERRALS, Member, Name, Reply, Request, Status,
+    Errors, MAX_REFERRALS, Member, Name, RateLimits, Reply, Request, Status,
 };
 use timevisor_protocols::ntp::response::{Policy, Response};
-use timevisor_protocols::ntp::{Datagram, KissCode, NtpTimestamp, Packet, RejectReason};
-use timevisor_time::{Duration, Instant, Interval, Utc};
+use timevisor_protocols::ntp::{Datagram, ERA_PIVOT, KissCode, NtpTimestamp, Packet, RejectReason};
+use timevisor_time::{Duration, Instant, Interval, Tai, Utc};
 
 use crate::node::Origin;
 
@@ -40,6 +40,10 @@ pub struct Said {
     pub level: u8,
     /// Which clock it is.
     pub origin: Origin,
+    /// How far the clock's seconds may be from those of TAI.
+    pub rate: RateLimits,
+    /// How long ago anybody heard the timeline's master.
+    pub silence: Option<Duration>,
     /// Other servers.
     pub others: [Option<SocketAddr>; MAX_REFERRALS],
 }
@@ -65,6 +69,14 @@ pub enum Refused {
     /// The header is none that can be used.
     #[error("its answer is of no use ({0})")]
     Header(RejectReason),
+    /// Its timeline is a counter that is worse than what is assumed here.
+    #[error(
+        "its timeline may be {ppm} ppm fast or slow; set oscillator.unmeasured_rate_ppm to that or more"
+    )]
+    Rate {
+        /// In parts per million, rounded up.
+        ppm: u32,
+    },
     /// The field says something else than the header.
     #[error("its answer contradicts itself")]
     Contradiction,
@@ -78,11 +90,11 @@ impl Query {
         Self { timeline, cookie: NtpTimestamp::from_bits(random.max(1)) }
     }
 
-    /// The datagram to send.
+    /// The datagram to send; by somebody who is no member, `None`.
     #[must_use]
-    pub fn datagram(&self, member: Member) -> Datagram {
+    pub fn datagram(&self, member: Option<Member>) -> Datagram {
         let mut datagram = Datagram::new(&Packet::request(self.cookie, POLL));
-        let (timeline, member) = (self.timeline, Some(member));
+        let timeline = self.timeline;
         Request { timeline, referrals: MAX_REFERRALS, member }.write(&mut datagram);
         datagram
     }
@@ -114,9 +126,10 @@ impl Query {
             *place = Some(other);
         }
         let origin = Origin { generation: reply.generation, epoch: reply.epoch };
-        let level = reply.level;
+        let (level, rate, silence) = (reply.level, reply.rate, reply.silence);
+        let said = Said { intervals: None, level, origin, rate, silence, others };
         if !reply.status.is_bounded() {
-            return Ok(Said { intervals: None, level, origin, others });
+            return Ok(said);
         }
         let response = Response::check(packet, 0, about, &ANY).map_err(Refused::Header)?;
         let bounds = reply.bounds(&response).map_err(|_| Refused::Contradiction)?;
@@ -125,7 +138,7 @@ impl Query {
         };
         let arrived = around(response.tb, &bounds.receive)?;
         let left = around(response.te, &bounds.transmit)?;
-        Ok(Said { intervals: Some([arrived, left]), level, origin, others })
+        Ok(Said { intervals: Some([arrived, left]), ..said })
     }
 
     /// A server that is not synchronized yet (INIT, STEP) has no bounds; others want to be left alone.
@@ -133,11 +146,26 @@ impl Query {
         match KissCode::from_reference_id(packet.reference_id) {
             KissCode::Other(_) => {
                 let origin = Origin { generation: 0, epoch: 0 };
-                Ok(Said { intervals: None, level: u8::MAX, origin, others: [None; MAX_REFERRALS] })
+                let (rate, silence) = (RateLimits::default(), None);
+                let others = [None; MAX_REFERRALS];
+                Ok(Said { intervals: None, level: u8::MAX, origin, rate, silence, others })
             }
             kiss => Err(Refused::Kiss(kiss)),
         }
     }
+}
+
+/// What a cluster's own timeline is on the wire: it may begin at 0, which is no time that NTP's stamps
+/// could show, so they count from [`ERA_PIVOT`], 68 years either way.
+#[must_use]
+pub fn stamp_of(time: Instant<Tai>) -> Instant<Utc> {
+    ERA_PIVOT + (time - Instant::from_bits(0))
+}
+
+/// The time of a cluster's own timeline that a stamp shows.
+#[must_use]
+pub fn time_of(stamp: Instant<Utc>) -> Instant<Tai> {
+    Instant::from_bits(0) + (stamp - ERA_PIVOT)
 }
 
 /// What is believed is decided by intervals.

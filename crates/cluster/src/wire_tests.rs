@@ -44,6 +44,7 @@ fn clock() -> ServedClock {
             status: Status::Synchronized,
             epoch: 77,
             generation: 5,
+            timeline: None,
         }),
     })
 }
@@ -53,13 +54,13 @@ fn server() -> Server {
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let mut server = Server::new(config, 1).unwrap();
     let referrer = Box::new(Children::<SocketAddr>::new(2, Duration::from_secs(60)));
-    server.serve_cluster(Cluster { name: name("lab"), referrer });
+    server.serve_cluster(Cluster { name: name("lab"), is_timeline: false, referrer });
     server
 }
 
 fn ask(server: &mut Server, query: &Query, member: Member, from: &str) -> Vec<u8> {
     let clock = clock();
-    let datagram = query.datagram(member);
+    let datagram = query.datagram(Some(member));
     match server.respond(Duration::ZERO, &datagram, now(), &clock, at(from)) {
         Action::Reply { bytes, .. } => {
             assert!(bytes.len() <= datagram.len(), "amplification");
@@ -121,7 +122,7 @@ fn a_server_without_our_field_is_foreign() {
 fn a_server_that_does_not_know_the_time_yet_is_waited_for() {
     let query = Query::new(name("lab"), 42);
     let unknown = ServedClock::Unknown(Unsynchronized::Starting);
-    let datagram = query.datagram(MEMBER);
+    let datagram = query.datagram(Some(MEMBER));
     let from = at("127.0.0.1:999");
     let Action::Reply { bytes, .. } =
         server().respond(Duration::ZERO, &datagram, now(), &unknown, from)
@@ -138,7 +139,7 @@ fn a_server_that_limits_us_is_left_alone() {
     let query = Query::new(name("lab"), 42);
     let mut kissed = None;
     for _ in 0..64 {
-        let datagram = query.datagram(MEMBER);
+        let datagram = query.datagram(Some(MEMBER));
         let from = at("127.0.0.1:999");
         match server.respond(Duration::ZERO, &datagram, now(), &clock(), from) {
             Action::Kiss { bytes } => kissed = Some(query.read(&bytes, now())),

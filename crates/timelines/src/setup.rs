@@ -41,6 +41,8 @@ pub enum Origin {
     Tai(ClockId),
     /// UTC from these references.
     Utc(ClockId),
+    /// A cluster's own timeline, on this clock.
+    Cluster(ClockId),
     /// The host's counter since the registry was created; with a master, since the master bound.
     Local {
         /// The timeline is defined only while this tenant is bound.
@@ -91,7 +93,7 @@ impl Origin {
         match self {
             Self::Tai(_) => Epoch::Tai,
             Self::Utc(_) => Epoch::Utc,
-            Self::Local { .. } | Self::Elapsed => Epoch::Local,
+            Self::Cluster(_) | Self::Local { .. } | Self::Elapsed => Epoch::Local,
         }
     }
 }

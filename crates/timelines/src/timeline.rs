@@ -18,7 +18,7 @@ pub struct LifeId(pub u64);
 /// Where a timeline's time comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// From references, in the timeline's epoch (TAI or UTC).
+    /// From references, in the timeline's epoch (TAI or UTC), or from the hosts of a cluster.
     Clock(ClockId),
     /// The host's counter since a moment.
     Local {

@@ -5,9 +5,13 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Deserializer};
-use timevisor_cluster::settle;
+use timevisor_cluster::node::{Node, Settings};
+use timevisor_cluster::{settle, succession};
+use timevisor_estimate::RateLimits;
 use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
+
+use timevisor_time::{Duration, Period};
 
 use super::{Config, span};
 
@@ -48,6 +52,13 @@ pub struct ClusterConfig {
     /// So many hosts may lie.
     #[serde(default)]
     pub liars: usize,
+    /// The name of a timeline of its own: the counter of one of its hosts. Without it, the cluster's
+    /// time is UTC.
+    #[serde(default)]
+    pub timeline: Option<String>,
+    /// The timeline's master is gone when nobody has heard it for so long; another host continues it.
+    #[serde(default = "fifteen_seconds", with = "humantime_serde")]
+    pub takeover_after: StdDuration,
 }
 
 /// `type = "cluster"`.
@@ -81,6 +92,9 @@ fn eight() -> u32 {
 }
 fn four_seconds() -> StdDuration {
     StdDuration::from_secs(4)
+}
+fn fifteen_seconds() -> StdDuration {
+    StdDuration::from_secs(15)
 }
 fn five_minutes() -> StdDuration {
     StdDuration::from_secs(300)
@@ -120,6 +134,43 @@ impl ClusterConfig {
         Name::new(&self.name).unwrap_or_default()
     }
 
+    /// The name of its own timeline on the wire, if it has one.
+    pub fn wire_timeline(&self) -> Option<Name> {
+        self.timeline.as_deref().and_then(Name::new)
+    }
+
+    /// When another host continues the timeline; one that serves others at `port`, or 0.
+    pub fn succession(&self, port: u16) -> succession::Settings {
+        let (after, step) = (span(self.takeover_after), span(self.poll));
+        succession::Settings { after, step, leads: self.serve && port != 0 }
+    }
+
+    /// This host as a node of it, which others know as `own`.
+    pub fn node(
+        &self,
+        own: SocketAddr,
+        rate: RateLimits,
+        nominal: Period,
+        succession: Option<succession::Settings>,
+        random: u64,
+        now: Duration,
+    ) -> Node<SocketAddr> {
+        let settings = Settings {
+            burst: self.burst(),
+            spacing: Duration::ZERO,
+            children: self.children,
+            lease: span(self.lease),
+            peers: self.peers,
+            poll: span(self.poll),
+            liars: self.liars,
+            trusted: self.master,
+            succession,
+            rate,
+            nominal,
+        };
+        Node::new(own, settings, self.seeds.clone(), random, now)
+    }
+
     /// When the burst ends.
     pub fn burst(&self) -> settle::Limits {
         settle::Limits { wanted: self.wanted_width.map(span), most: self.exchanges }
@@ -141,9 +192,37 @@ impl ClusterConfig {
             self.liars,
             2 * self.liars + 1
         );
+        self.validate_timeline()?;
         ensure!(
             !self.seeds.is_empty() || serves && self.serve,
             "it has no seeds, so this is its root, and nobody can ask it: set server.listen"
+        );
+        Ok(())
+    }
+}
+
+impl ClusterConfig {
+    fn validate_timeline(&self) -> Result<()> {
+        let Some(timeline) = &self.timeline else { return Ok(()) };
+        let usable = Name::new(timeline).is_some_and(|name| !name.is_host());
+        ensure!(usable, "a cluster's timeline has a name of 1 to 16 bytes");
+        ensure!(
+            *timeline != self.name,
+            "its timeline needs another name than the cluster, whose hosts ask for UTC by that"
+        );
+        ensure!(!self.seeds.is_empty(), "a timeline of the hosts' own needs seeds: list its hosts");
+        ensure!(self.peers > 0, "a timeline needs peers = 1 or more: its master may end");
+        ensure!(
+            self.master.is_none(),
+            "its timeline has whatever master is there; remove `master` or `timeline`"
+        );
+        ensure!(
+            self.liars == 0,
+            "whoever is master of its timeline is believed alone; remove `liars` or `timeline`"
+        );
+        ensure!(
+            self.takeover_after >= self.poll * 3,
+            "takeover_after must be three polls or more: a lost answer is no lost master"
         );
         Ok(())
     }
@@ -156,6 +235,20 @@ pub fn validate(config: &Config) -> Result<()> {
         cluster.validate(serves).with_context(|| format!("[[cluster]] {}", cluster.name))?;
         let first = config.clusters[..index].iter().all(|other| other.name != cluster.name);
         ensure!(first, "[[cluster]] {} is there twice; remove one", cluster.name);
+        if let Some(timeline) = &cluster.timeline {
+            let mut others = config.clusters.iter().enumerate();
+            let taken = others.any(|(at, other)| {
+                other.name == *timeline || at != index && other.timeline.as_ref() == Some(timeline)
+            });
+            ensure!(!taken, "[[cluster]] {}: another one has {timeline} already", cluster.name);
+            let wander = config.oscillator.wander.per_second();
+            ensure!(
+                wander <= 5e-7,
+                "[[cluster]] {}: a timeline that is another host's counter needs oscillator.wander \
+                 of 5e-7 or less, because both may wander",
+                cluster.name
+            );
+        }
     }
     for reference in &config.references {
         let super::ReferenceConfig::Cluster(reference) = reference else { continue };
@@ -223,7 +316,7 @@ mod tests {
         let parse = |keys: &[&str]| {
             toml::from_str::<ClusterConfig>(&keys.join("\n")).map(|config| format!("{config:?}"))
         };
-        assert_eq!(keys.len(), 9, "{keys:?}");
+        assert_eq!(keys.len(), 10, "{keys:?}");
         assert_eq!(parse(&keys).unwrap(), parse(&keys[..2]).unwrap());
     }
 
@@ -236,6 +329,16 @@ mod tests {
         let alone = "[[cluster]]\nname = \"lab\"\n";
         assert!(problem(alone).contains("set server.listen"), "{}", problem(alone));
         assert!(problem(MEMBER).contains("add that [[cluster]]"), "{}", problem(MEMBER));
+        let own = |more: &str| {
+            let seeds = "seeds = [\"192.0.2.1\"]\n";
+            problem(&format!("[[cluster]]\nname = \"lab\"\n{seeds}timeline = \"cell\"\n{more}"))
+        };
+        assert!(own("liars = 1\npeers = 3\n").contains("believed alone"));
+        assert!(own("peers = 0\n").contains("its master may end"));
+        assert!(own("takeover_after = \"10s\"\n").contains("three polls"));
+        assert!(own("[oscillator]\nwander = 1e-6\n").contains("both may wander"));
+        let same = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\ntimeline = \"lab\"\n";
+        assert!(problem(same).contains("another name"), "{}", problem(same));
         let lying = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\nliars = 2\n";
         assert!(problem(lying).contains("peers = 5"), "{}", problem(lying));
     }

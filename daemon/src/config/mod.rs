@@ -221,7 +221,7 @@ impl Config {
     /// follows.
     pub fn timeline_setup(&self) -> Result<(timevisor_timelines::Setup, Vec<Vec<usize>>)> {
         let names: Vec<_> = self.references.iter().map(ReferenceConfig::name).collect();
-        timelines::setup(&self.timelines, &names)
+        timelines::setup(&self.timelines, &self.clusters, &names)
     }
 
     /// CLOCK_REALTIME cannot be steered by a reference that itself reads it.

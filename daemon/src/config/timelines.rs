@@ -6,6 +6,8 @@ use serde::Deserialize;
 use timevisor_protocols::channel::Epoch;
 use timevisor_timelines::{ClockId, Configured, Origin, Setup, Tenant, Visibility};
 
+use super::ClusterConfig;
+
 /// The clock that follows all references.
 const HOST_CLOCK: ClockId = ClockId(0);
 
@@ -29,10 +31,11 @@ fn tai() -> Epoch {
     Epoch::Tai
 }
 
-/// The timelines' model as configured, and for each clock besides the host's own, the references
+/// The timelines' model as configured, with those of clusters, and for each clock besides the host's own, the references
 /// that it follows.
 pub fn setup(
     timelines: &[TimelineConfig],
+    clusters: &[ClusterConfig],
     references: &[String],
 ) -> Result<(Setup, Vec<Vec<usize>>)> {
     let mut setup = Setup::new(HOST_CLOCK);
@@ -42,6 +45,13 @@ pub fn setup(
         setup
             .timelines
             .push(configured.with_context(|| format!("[[timeline]] {:?}", timeline.name))?);
+    }
+    // Their clocks come after those of references.
+    let own = clusters.iter().filter_map(|cluster| cluster.timeline.as_deref());
+    for (index, name) in own.enumerate() {
+        let origin = Origin::Cluster(ClockId(1 + clocks.len() + index));
+        let name = name.parse().with_context(|| format!("[[cluster]] timeline {name:?}"))?;
+        setup.timelines.push(Configured { name, origin, visibility: Visibility::Everyone });
     }
     setup.validate()?;
     Ok((setup, clocks))

@@ -26,6 +26,7 @@
 
 mod addresses;
 mod arrangement;
+pub mod asking;
 mod background;
 mod chrony;
 mod cluster;
@@ -57,7 +58,7 @@ use timevisor_estimate::Exchange;
 use timevisor_linux::clock::realtime;
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::udp::Sockets;
-use timevisor_protocols::control::{NtpData, NtsData, Reference as Report};
+use timevisor_protocols::control::{ClusterClock, NtpData, NtsData, Reference as Report};
 use timevisor_protocols::ntp::{self as protocol, Source};
 use timevisor_protocols::nts::CertificateTime;
 use timevisor_time::{Duration, Interval, Period, RateError};
@@ -143,6 +144,10 @@ trait Driver {
     }
     /// The server that another reference asks already, for which this one is idle.
     fn duplicate(&self) -> Option<SocketAddr> {
+        None
+    }
+    /// The cluster whose hosts it asks, as this one knows it at this value of the counter.
+    fn cluster(&self, _counter: u64) -> Option<ClusterClock> {
         None
     }
     /// Starts over because older exchanges have lost their meaning.
@@ -267,6 +272,11 @@ impl Reference {
         Self { driver, offline: false, local_clock: config.local_clock() }
     }
 
+    /// The cluster whose hosts it asks, if it does that.
+    pub fn cluster(&self, counter: u64) -> Option<ClusterClock> {
+        self.driver.cluster(counter)
+    }
+
     /// Returns when [`Self::on_timer`] next has something to do.
     pub fn poll_at(&self) -> Duration {
         if self.offline { Duration::MAX } else { self.driver.poll_at() }
@@ -387,7 +397,7 @@ fn join(witnesses: &mut [usize], one: usize, other: usize) {
 }
 
 /// Returns a number that an off-path attacker would have to guess.
-fn random() -> u64 {
+pub fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
         // Without any randomness (never seen on Linux), the clock's low bits still make requests
         // distinct.

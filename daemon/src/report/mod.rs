@@ -3,9 +3,11 @@
 //! | file | answers |
 //! | --- | --- |
 //! | this one | `now` and `status` |
+//! | `clusters.rs` | `clusters` |
 //! | `sources.rs` | `sources` |
 //! | `tracking.rs` | `tracking` |
 
+mod clusters;
 mod sources;
 mod tracking;
 
@@ -21,6 +23,7 @@ use crate::clock::{HostClock, hex};
 use crate::discipline::Discipline;
 use crate::references::Reference;
 
+pub use self::clusters::clusters;
 pub use self::sources::sources;
 pub use self::tracking::tracking;
 

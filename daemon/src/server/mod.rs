@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | this one | starts the thread, exchanges data with the daemon |
 //! | `serving.rs` | the thread: sockets, the page, time stamps |
+//! | `timeline.rs` | clusters' own timelines, as the thread serves them |
 //! | `clients.rs` | the list of clients, which the thread makes when one is asked for |
 //! | `nts/` | the threads that give clients keys, so that they can authenticate the time (NTS) |
 //!
@@ -19,6 +20,7 @@
 mod clients;
 mod nts;
 mod serving;
+mod timeline;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,12 +29,14 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow};
-use timevisor_clock_page::Counter;
+use timevisor_clock_page::{ClockStatus, Counter, Lines};
 use timevisor_cluster::children::Children;
+use timevisor_cluster::node::Origin;
 use timevisor_linux::confine::{Permitted, confine_thread};
 use timevisor_linux::counter::Calibration;
 use timevisor_linux::udp_server::UdpServer;
 use timevisor_protocols::control::{Clients, ServerSummary};
+use timevisor_protocols::ntp::precise::{Name, RateLimits};
 use timevisor_protocols::ntp::server::{Cluster, LeapPlan, Tally};
 use timevisor_time::{Duration, Tai};
 
@@ -59,11 +63,34 @@ pub struct Facts {
     pub leap: Option<LeapPlan>,
 }
 
+/// A cluster's own timeline, for its members.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TimelineFacts {
+    /// Its name on the wire.
+    pub name: Name,
+    /// `None` while nothing is known of it.
+    pub lines: Option<Lines<Tai>>,
+    pub status: ClockStatus,
+    pub origin: Origin,
+    /// Servers between this host and its master.
+    pub level: u8,
+    pub rate: RateLimits,
+    /// When its master was last heard, monotonic; [`Duration::MAX`] on the master itself.
+    pub heard: Option<Duration>,
+}
+
+/// What the server is told.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Told {
+    pub facts: Facts,
+    pub timelines: Vec<TimelineFacts>,
+}
+
 type Counts = [AtomicU64; Tally::ALL.len()];
 
 /// The running server; it ends when this is dropped.
 pub struct Server {
-    facts: SyncSender<Facts>,
+    facts: SyncSender<Told>,
     counts: Arc<Counts>,
     clients: Arc<ClientList>,
     listen: Vec<String>,
@@ -94,8 +121,12 @@ impl Server {
         )?;
         for cluster in clusters.iter().filter(|cluster| cluster.serve) {
             let children = Children::new(cluster.children, span(cluster.lease));
+            if let Some(name) = cluster.wire_timeline() {
+                let referrer = Box::new(children.clone());
+                protocol.serve_cluster(Cluster { name, is_timeline: true, referrer });
+            }
             let (name, referrer) = (cluster.wire_name(), Box::new(children));
-            protocol.serve_cluster(Cluster { name, referrer });
+            protocol.serve_cluster(Cluster { name, is_timeline: false, referrer });
         }
         let counts = Arc::new(Counts::default());
         let (facts, told) = sync_channel(FACTS_WAITING);
@@ -130,8 +161,8 @@ impl Server {
 
     /// Sends new facts to the server. Never waits: if the server is busy, the next call will
     /// deliver them.
-    pub fn tell(&self, facts: Facts) {
-        let _ = self.facts.try_send(facts);
+    pub fn tell(&self, told: Told) {
+        let _ = self.facts.try_send(told);
     }
 
     /// Answers `clients`: the last list, and asks for a new one if that is not newer than `after`.

@@ -21,14 +21,15 @@ use timevisor_linux::page_file;
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
 use timevisor_linux::udp_server::{BATCH, Batch, UdpServer};
-use timevisor_protocols::ntp::precise::{Bounds, Errors, Status};
+use timevisor_protocols::ntp::precise::{Bounds, Errors, Name, Status};
 use timevisor_protocols::ntp::server::{
     Action, Departure, LeapPlan, PreciseTime, ServedClock, ServedTime, Server, Unsynchronized,
 };
 use timevisor_time::{Duration, Instant, Utc};
 
 use super::clients::ClientList;
-use super::{Counts, Facts, nonnegative, nts};
+use super::timeline::{self, Moments};
+use super::{Counts, Facts, TimelineFacts, Told, nonnegative, nts};
 
 /// How long the thread sleeps without requests. Then it reads new facts and renews the bracket
 /// before the next request, which limits how far CLOCK_REALTIME can have been slewed meanwhile.
@@ -76,6 +77,8 @@ struct PageClock {
     precision: i8,
     stratum: u8,
     facts: Option<Facts>,
+    /// Clusters' own.
+    timelines: Vec<TimelineFacts>,
 }
 
 impl Serving {
@@ -102,7 +105,7 @@ impl Serving {
     }
 
     /// Serves until the daemon ends.
-    pub(super) fn run(mut self, told: &Receiver<Facts>, counts: &Counts, clients: &ClientList) {
+    pub(super) fn run(mut self, told: &Receiver<Told>, counts: &Counts, clients: &ClientList) {
         loop {
             let mut fds: Vec<_> =
                 self.sockets.iter().map(|s| PollFd::readable(s.as_fd())).collect();
@@ -113,7 +116,9 @@ impl Serving {
             let ready: Vec<_> = fds.iter().map(PollFd::ready).collect();
             loop {
                 match told.try_recv() {
-                    Ok(facts) => self.clock.facts = Some(facts),
+                    Ok(Told { facts, timelines }) => {
+                        (self.clock.facts, self.clock.timelines) = (Some(facts), timelines);
+                    }
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
                 }
@@ -180,7 +185,10 @@ impl Serving {
         let stamped = request.stamp.and_then(|stamp| map?.receive_bound(stamp));
         let arrived = stamped.map_or(arrived, |stamped| stamped.min(arrived));
         let from: SocketAddr = request.from;
-        let (clock, received, composed) = self.clock.at(arrived);
+        let (clock, received, composed) = match self.server.asks_for(request.bytes) {
+            Some(timeline) => self.clock.timeline_at(timeline, arrived, now),
+            None => self.clock.at(arrived),
+        };
         match self.server.respond(now, request.bytes, received, &clock, from) {
             Action::Reply { bytes, departure } => {
                 let token = self.expect(departure, before, composed);
@@ -262,7 +270,15 @@ impl PageClock {
         let reader = Reader::open(page, counter, 0)?;
         let precision = precision(&reader, &calibration)?;
         let horizon = calibration.period.ticks_in(SEND_HORIZON);
-        Ok(Self { reader, calibration, horizon, precision, stratum, facts: None })
+        Ok(Self {
+            reader,
+            calibration,
+            horizon,
+            precision,
+            stratum,
+            facts: None,
+            timelines: Vec::new(),
+        })
     }
 
     fn stamp_map(&self, before: Bracket, after: Bracket) -> Option<StampMap> {
@@ -285,6 +301,23 @@ impl PageClock {
         };
         let (clock, received) = self.served(&at_arrival, &now, &later);
         (clock, received, now.counter)
+    }
+
+    /// The same of a cluster's own timeline; UTC stands for it.
+    fn timeline_at(
+        &self,
+        name: Name,
+        arrived: u64,
+        monotonic: Duration,
+    ) -> (ServedClock, Instant<Utc>, u64) {
+        let composed = self.reader.counter().read_ordered();
+        let left = composed.wrapping_add(self.horizon);
+        let facts = self.timelines.iter().find(|facts| facts.name == name);
+        let at = Moments { arrived, composed, left };
+        let served = facts.map(|facts| timeline::served(facts, at, self.precision, monotonic));
+        let starting = (ServedClock::Unknown(Unsynchronized::Starting), EPOCH);
+        let (clock, received) = served.unwrap_or(starting);
+        (clock, received, composed)
     }
 
     fn served(
@@ -333,6 +366,7 @@ impl PageClock {
                 status,
                 epoch: now.disruption,
                 generation: now.generation().into(),
+                timeline: None,
             }),
         };
         (ServedClock::Known(time), received)

@@ -5,11 +5,13 @@
 //! | --- | --- |
 //! | this one | connects the registry (crates/timelines) to connections, clocks and pages |
 //! | `connections.rs` | the host's socket, VMs' ports, vsock |
+//! | `cluster.rs` | clusters' own timelines |
 //! | `ages.rs` | the ages of the host and of each VM |
 //! | `entries.rs` | timelines as entries of pages, and their accuracy |
 //! | `pages.rs` | the host's further pages |
 
 mod ages;
+mod cluster;
 mod connections;
 mod entries;
 mod pages;
@@ -38,6 +40,7 @@ use crate::clock::HostClock;
 use crate::config::Config;
 use crate::vms::Vms;
 
+pub use cluster::ClusterTimelines;
 pub use connections::Token;
 
 /// How often the daemon looks for new ports of VMs.
@@ -50,6 +53,8 @@ pub struct Timelines {
     registry: Registry,
     connections: Connections,
     subsets: Vec<SubsetClock<Ensemble>>,
+    /// Their clocks come after those of the subsets.
+    pub clusters: ClusterTimelines,
     /// The host's clock first, then the clocks of reference subsets.
     achievable: Vec<Achievable>,
     clocks: TimelineClocks,
@@ -76,12 +81,15 @@ impl Timelines {
             SubsetClock::new(references, estimate, clock.policy(), clock.counter.read_ordered())
         };
         let subsets: Vec<_> = subsets.into_iter().map(subset).collect();
+        let clusters = ClusterTimelines::start(config, clock, now);
+        let clocks = 1 + subsets.len() + clusters.len();
         Ok(Self {
             registry,
             connections,
-            achievable: vec![Achievable::default(); subsets.len() + 1],
-            disruptions: vec![0; subsets.len() + 1],
+            achievable: vec![Achievable::default(); clocks],
+            disruptions: vec![0; clocks],
             subsets,
+            clusters,
             clocks: TimelineClocks::new(clock.calibration.period),
             ages: Ages::default(),
             further: FurtherPages::in_directory(&config.run_directory, clock),
@@ -135,6 +143,7 @@ impl Timelines {
         for subset in &mut self.subsets {
             subset.start_over(clock.ensemble(&names_of(&self.config, subset.references())));
         }
+        self.clusters.start_over(clock, monotonic());
         self.clocks.forget_local();
         self.ages.start_over();
     }
@@ -152,6 +161,7 @@ impl Timelines {
     pub fn publish(&mut self, publication: &Publication, clock: &mut HostClock, vms: &mut Vms) {
         let mut states = vec![publication.clock];
         states.extend(self.subsets.iter_mut().map(|subset| subset.publish(&clock.counter)));
+        states.extend(self.clusters.publish(&clock.counter, clock.policy()));
         let now = clock.counter.read_ordered();
         let monotonic = monotonic();
         for (index, (state, best)) in states.iter().zip(&mut self.achievable).enumerate() {

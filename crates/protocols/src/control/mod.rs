@@ -6,6 +6,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`birth`] | a VM's birth instant, carried from host to host |
+//! | [`cluster`] | the clusters of the host |
 //! | [`introspect`] | VMs' real-time tasks: requests and responses |
 //! | [`request`] | requests, and the rules for VM names |
 //! | [`reserve`] | reservations of processor time: requests and responses |
@@ -18,6 +19,7 @@
 //! on a request.
 
 pub mod birth;
+pub mod cluster;
 pub mod codec;
 pub mod introspect;
 pub mod request;
@@ -27,6 +29,7 @@ pub mod sources;
 pub mod words;
 
 pub use birth::{ElapsedSince, ElapsedSinceError};
+pub use cluster::{ClusterClock, ClusterHost, Clusters};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use introspect::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,

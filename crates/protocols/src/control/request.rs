@@ -30,6 +30,8 @@ pub enum Request {
     Tracking,
     /// The NTP server's clients: answered by [`super::Clients`].
     Clients(ClientsQuery),
+    /// The clusters of this host: answered by [`super::Clusters`].
+    Clusters,
     /// Add a reference: answered by [`super::Changed`], like the five that follow.
     SourceAdd(SourceAdd),
     /// Remove references, with what they said.
@@ -267,6 +269,7 @@ impl Request {
             | Self::Sources
             | Self::Tracking
             | Self::Clients(_)
+            | Self::Clusters
             | Self::SourceAdd(_)
             | Self::SourceRemove(_)
             | Self::SourceBurst(_)

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use timevisor_time::TimescaleId;
 
 use super::birth::ElapsedSince;
+use super::cluster::Clusters;
 use super::introspect::{IntrospectEvents, Introspections};
 use super::reserve::{MissedJob, Reservations};
 use super::sources::{Changed, Clients, Sources, Tracking};
@@ -30,6 +31,8 @@ pub enum Response {
     Tracking(Box<Tracking>),
     /// Answers `clients`.
     Clients(Clients),
+    /// Answers `clusters`.
+    Clusters(Clusters),
     /// Answers requests that change references or the configuration.
     Changed(Changed),
     /// Answers `vm_list`.

@@ -20,7 +20,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use timevisor_time::Duration;
+use timevisor_time::{Duration, RateError};
 use zerocopy::byteorder::big_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -69,7 +69,8 @@ struct Body {
     rate_max: I32,
     epoch: U64,
     generation: U32,
-    reserved_too: [u8; 4],
+    /// In a reply: milliseconds since the timeline's master was heard, and one more; 0 if not said.
+    silence: U32,
 }
 
 /// Nanoseconds.
@@ -208,6 +209,17 @@ impl Errors {
     }
 }
 
+fn silence(wire: u32) -> Option<Duration> {
+    wire.checked_sub(1).map(|millis| Duration::from_millis(i64::from(millis)))
+}
+
+/// What is longer than seven weeks is as good as that.
+fn silence_to_wire(silence: Option<Duration>) -> u32 {
+    let Some(silence) = silence else { return 0 };
+    let millis = u64::try_from(silence.ceil_nanos()).unwrap_or(0).div_ceil(1_000_000);
+    u32::try_from(millis).unwrap_or(u32::MAX).saturating_add(1)
+}
+
 /// Rounds outwards to nanoseconds. What is negative or does not fit becomes the largest number,
 /// which a reader refuses.
 fn nanos_up(span: Duration) -> u64 {
@@ -245,6 +257,30 @@ pub struct RateLimits {
     pub min_ppt: i32,
     /// The fastest, rounded up. Not below `min_ppt`.
     pub max_ppt: i32,
+}
+
+impl RateLimits {
+    /// As far as `error` to either side, rounded outwards.
+    #[must_use]
+    pub fn within(error: RateError) -> Self {
+        let ppt = (u128::from(error.to_bits()) * 1_000_000_000_000).div_ceil(1 << 64);
+        let ppt = i32::try_from(ppt).unwrap_or(i32::MAX);
+        Self { min_ppt: -ppt, max_ppt: ppt }
+    }
+
+    /// The larger side.
+    #[must_use]
+    pub fn largest(&self) -> RateError {
+        let ppt = self.min_ppt.unsigned_abs().max(self.max_ppt.unsigned_abs());
+        RateError::from_ppb(ppt.div_ceil(1000))
+    }
+
+    /// The same in parts per million, rounded up, but for what rounding has added.
+    #[must_use]
+    pub fn largest_ppm(&self) -> u32 {
+        let ppt = self.min_ppt.unsigned_abs().max(self.max_ppt.unsigned_abs());
+        ppt.saturating_sub(1).div_ceil(1_000_000)
+    }
 }
 
 /// Other servers of the same timeline, in the server's order of preference.
@@ -366,6 +402,9 @@ pub struct Reply {
     pub epoch: u64,
     /// Changes when the timeline's origin is set again.
     pub generation: u32,
+    /// How long ago anybody heard the timeline's master, rounded up to milliseconds; `None` where the
+    /// server does not say.
+    pub silence: Option<Duration>,
     /// Other servers to ask.
     pub referrals: Referrals,
 }
@@ -382,6 +421,7 @@ impl Reply {
             rate: RateLimits::default(),
             epoch: 0,
             generation: 0,
+            silence: None,
             referrals: Referrals::default(),
         }
     }
@@ -422,6 +462,7 @@ impl Reply {
             rate,
             epoch: body.epoch.get(),
             generation: body.generation.get(),
+            silence: silence(body.silence.get()),
             referrals,
         })
     }
@@ -451,6 +492,7 @@ impl Reply {
         body.rate_max = self.rate.max_ppt.into();
         body.epoch = self.epoch.into();
         body.generation = self.generation.into();
+        body.silence = silence_to_wire(self.silence).into();
         write_head(packet, count);
         packet.append(body.as_bytes());
         for address in self.referrals.iter().take(count) {
@@ -498,7 +540,7 @@ impl Body {
             rate_max: 0.into(),
             epoch: 0.into(),
             generation: 0.into(),
-            reserved_too: [0; 4],
+            silence: 0.into(),
         }
     }
 }

@@ -48,6 +48,7 @@ fn reply() -> Reply {
         rate: RateLimits { min_ppt: -15_000_000, max_ppt: 15_000_000 },
         epoch: 0x0123_4567_89ab_cdef,
         generation: 7,
+        silence: Some(Duration::from_millis(1500)),
         referrals: Referrals::new([
             "192.0.2.1:123".parse().unwrap(),
             "[2001:db8::2]:4123".parse().unwrap(),
@@ -65,7 +66,7 @@ const GOLDEN_MEMBER: &str = "f7b1006c 54565042 01000300 0000007b 726f626f742d310
 
 const GOLDEN_REPLY: &str = "f7b10080 54565042 01010202 02000000 726f626f742d31000000000000000000
     0000000000001111 0000000000002222 0000000000003333 0000000000004444 ff1b1e40 00e4e1c0
-    0123456789abcdef 00000007 00000000
+    0123456789abcdef 00000007 000005dd
     00000000000000000000ffffc0000201 007b 0000
     20010db8000000000000000000000002 101b 0000";
 
@@ -197,10 +198,18 @@ fn any_reply() -> impl Strategy<Value = Reply> {
         Status::Unreliable,
         Status::NoSuchTimeline,
     ]);
-    let numbers = (any::<u8>(), any::<[i32; 2]>(), any::<u64>(), any::<u32>());
+    let silence = prop::option::of(0..u32::MAX - 1);
+    let numbers = (any::<u8>(), any::<[i32; 2]>(), any::<u64>(), any::<u32>(), silence);
     let addresses = prop::collection::vec(any_address(), 0..=MAX_REFERRALS);
     (any_name(), status, any_errors(), any_errors(), numbers, addresses).prop_map(
-        |(timeline, status, receive, transmit, (level, rates, epoch, generation), addresses)| {
+        |(
+            timeline,
+            status,
+            receive,
+            transmit,
+            (level, rates, epoch, generation, silence),
+            addresses,
+        )| {
             Reply {
                 timeline,
                 status,
@@ -212,6 +221,7 @@ fn any_reply() -> impl Strategy<Value = Reply> {
                 },
                 epoch,
                 generation,
+                silence: silence.map(|ms| Duration::from_millis(i64::from(ms))),
                 referrals: Referrals::new(addresses),
             }
         },

@@ -40,7 +40,13 @@ fn served() -> ServedTime {
         receive: Errors { below: us(30), above: us(50) },
         transmit: Errors { below: us(31), above: us(51) },
     };
-    let precise = PreciseTime { bounds, status: Status::Synchronized, epoch: 9, generation: 4 };
+    let precise = PreciseTime {
+        bounds,
+        status: Status::Synchronized,
+        epoch: 9,
+        generation: 4,
+        timeline: None,
+    };
     ServedTime { precise: Some(precise), ..known(500_000_000, us(51)) }
 }
 
@@ -309,7 +315,7 @@ proptest! {
         };
         let received = utc(0) + Duration::from_bits(i128::from(frac));
         let transmit = received + Duration::from_bits(residence);
-        let precise = PreciseTime { bounds, status: Status::FreeRunning, epoch: 1, generation: 1 };
+        let precise = PreciseTime { bounds, status: Status::FreeRunning, epoch: 1, generation: 1, timeline: None };
         let error = bounds.largest();
         let time = ServedTime {
             transmit, precision, precise: Some(precise), ..known(0, error)

@@ -24,7 +24,13 @@ fn now() -> Instant<Utc> {
 fn plain_reply(request: &[u8]) -> Vec<u8> {
     let errors = Errors::symmetric(Duration::from_micros(20));
     let bounds = Bounds { receive: errors, transmit: errors };
-    let precise = PreciseTime { bounds, status: Status::Synchronized, epoch: 1, generation: 0 };
+    let precise = PreciseTime {
+        bounds,
+        status: Status::Synchronized,
+        epoch: 1,
+        generation: 0,
+        timeline: None,
+    };
     let time = ServedTime {
         transmit: now(),
         error: bounds.largest(),

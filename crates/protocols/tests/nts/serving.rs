@@ -40,7 +40,7 @@ fn served() -> ServedTime {
         reference_id: *b"TEST",
         reference: utc(),
         precision: -24,
-        precise: Some(PreciseTime { bounds, status, epoch: 1, generation: 0 }),
+        precise: Some(PreciseTime { bounds, status, epoch: 1, generation: 0, timeline: None }),
     }
 }
 

@@ -12,7 +12,7 @@
 mod report;
 mod world;
 
-use timevisor_cluster::settle;
+use timevisor_cluster::{settle, succession};
 use timevisor_time::{Duration, Period, RateError};
 
 use timevisor_estimate::RateLimits;
@@ -67,6 +67,13 @@ pub struct Plan {
     pub liars: usize,
     /// One of the nodes whose clock is off by this, ns, and which vouches for it.
     pub liar: Option<(u32, i64)>,
+    /// The cluster has a timeline of its own: no node is its root at first, and this decides who leads.
+    /// Without it, node 0 is the root, for good.
+    pub succession: Option<succession::Settings>,
+    /// Nodes that die, when, and when they come back, if they do.
+    pub deaths: Vec<(u32, Duration, Option<Duration>)>,
+    /// From the first moment to the second, nodes below this one do not reach the others.
+    pub cut: Option<(Duration, Duration, u32)>,
     /// The share of nodes that start anew once, at a random moment of the first second.
     pub restarts: f64,
     /// Counters are off by up to this.
@@ -94,6 +101,9 @@ impl Plan {
             poll: Duration::from_secs(1),
             liars: 0,
             liar: None,
+            succession: None,
+            deaths: Vec::new(),
+            cut: None,
             restarts: 0.0,
             rate: RateError::from_ppm(15),
             start: Duration::ZERO,
@@ -101,8 +111,10 @@ impl Plan {
         }
     }
 
+    /// Against a timeline that is another counter's, both may be off.
     fn limits(&self) -> RateLimits {
-        RateLimits::around(nominal(), self.rate)
+        let rate = if self.succession.is_some() { self.rate.plus(self.rate) } else { self.rate };
+        RateLimits::around(nominal(), rate)
     }
 }
 
@@ -114,3 +126,6 @@ fn nominal() -> Period {
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod succession_tests;

@@ -57,6 +57,12 @@ pub struct Report {
     pub outside: u64,
     /// Who named whom as a liar.
     pub named: Vec<(u32, u32)>,
+    /// Nodes that became master, when, ns, and the generation of their origin.
+    pub masters: Vec<(u32, u64, u32)>,
+    /// How often an estimate was below an earlier one of the same node.
+    pub backward: u64,
+    /// Origins that nodes have at the end.
+    pub origins_at_end: usize,
 }
 
 impl Report {
@@ -71,6 +77,9 @@ impl Report {
             judged: 0,
             outside: 0,
             named: Vec::new(),
+            masters: Vec::new(),
+            backward: 0,
+            origins_at_end: 0,
         }
     }
 

@@ -1,12 +1,12 @@
 //! The event queue: questions and answers on their way, servers that take time, timers.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use timevisor_cluster::children::Asker;
-use timevisor_cluster::facts::Statement;
+use timevisor_cluster::facts::{Statement, middle};
 use timevisor_cluster::mesh::Standing;
-use timevisor_cluster::node::{Answer, Event, Node, Origin, Question, Settings};
+use timevisor_cluster::node::{Answer, Event, Lead, Node, Origin, Question, Settings};
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
 use super::{Plan, Report, nominal};
@@ -15,12 +15,29 @@ use crate::random::Random;
 const ORIGIN: Origin = Origin { generation: 1, epoch: 7 };
 const ROOT: u32 = 0;
 
+/// A counter: its value at true time 0, and by how much it is fast, ppb.
+#[derive(Clone, Copy)]
+struct Ticker {
+    start: u64,
+    ppb: i64,
+}
+
+impl Ticker {
+    fn at(self, now: u64) -> u64 {
+        let ahead = i128::from(now) * i128::from(self.ppb) / 1_000_000_000;
+        let ahead = i64::try_from(ahead).unwrap_or(0);
+        self.start.wrapping_add(now).wrapping_add_signed(ahead)
+    }
+}
+
 /// A node and its counter.
 struct Host {
     node: Option<Node<u32>>,
-    /// The counter at true time 0, and by how much it is fast, ppb.
-    counter: u64,
-    ppb: i64,
+    ticker: Ticker,
+    dead: bool,
+    /// What it last said, and of which origin, to find a step back.
+    said: Option<Instant<Tai>>,
+    judged_origin: Option<Option<Origin>>,
     /// The question that waits for its answer.
     question: u64,
     /// The server works until then.
@@ -40,9 +57,7 @@ pub(super) struct Vouched {
 
 impl Host {
     fn counter(&self, now: u64) -> u64 {
-        let ahead = i128::from(now) * i128::from(self.ppb) / 1_000_000_000;
-        let ahead = i64::try_from(ahead).unwrap_or(0);
-        self.counter.wrapping_add(now).wrapping_add_signed(ahead)
+        self.ticker.at(now)
     }
 }
 
@@ -67,6 +82,7 @@ enum What {
         number: u64,
     },
     Restart,
+    Death,
 }
 
 struct Entry {
@@ -108,6 +124,10 @@ pub struct World {
     outside: u64,
     judged: u64,
     messages: u64,
+    /// The masters of timelines of the cluster's own.
+    leads: BTreeMap<Origin, (Ticker, Lead)>,
+    masters: Vec<(u32, u64, u32)>,
+    backward: u64,
 }
 
 impl World {
@@ -117,10 +137,17 @@ impl World {
         let mut random = Random::stream(seed, "cluster");
         let hosts = (0..plan.nodes).map(|_| Host {
             node: None,
-            counter: random.bits() >> 2,
-            // One part per billion is a nanosecond a second.
-            ppb: Duration::from_secs_f64(plan.rate.ppb() * 1e-9 * (2.0 * random.uniform() - 1.0))
+            ticker: Ticker {
+                start: random.bits() >> 2,
+                // One part per billion is a nanosecond a second.
+                ppb: Duration::from_secs_f64(
+                    plan.rate.ppb() * 1e-9 * (2.0 * random.uniform() - 1.0),
+                )
                 .floor_nanos(),
+            },
+            dead: false,
+            said: None,
+            judged_origin: None,
             question: 0,
             busy_until: 0,
             asked: 0,
@@ -139,9 +166,19 @@ impl World {
             outside: 0,
             judged: 0,
             messages: 0,
+            leads: BTreeMap::new(),
+            masters: Vec::new(),
+            backward: 0,
         };
         let start = nanos(plan.start) as f64;
-        for index in 1..plan.nodes {
+        for (index, at, back) in &plan.deaths {
+            world.push(nanos(*at), *index, What::Death);
+            if let Some(back) = back {
+                world.push(nanos(*back), *index, What::Restart);
+            }
+        }
+        let first = u32::from(plan.succession.is_none());
+        for index in first..plan.nodes {
             // The seeds are first: whoever starts a million hosts starts their servers before.
             let is_seed = index < plan.seeds;
             let at = if is_seed { 0.0 } else { world.random.uniform() * start };
@@ -151,9 +188,11 @@ impl World {
                 world.push(at, index, What::Restart);
             }
         }
-        // The root answers as a server does, and asks nobody.
-        let root = world.node(ROOT, Vec::new());
-        world.hosts[0].node = Some(root);
+        if plan.succession.is_none() {
+            // The root answers as a server does, and asks nobody.
+            let root = world.node(ROOT, Vec::new());
+            world.hosts[0].node = Some(root);
+        }
         world
     }
 
@@ -167,7 +206,8 @@ impl World {
             peers: plan.peers,
             poll: plan.poll,
             liars: plan.liars,
-            trusted: Some(ROOT),
+            trusted: plan.succession.is_none().then_some(ROOT),
+            succession: plan.succession,
             rate: plan.limits(),
             nominal: nominal(),
         };
@@ -214,6 +254,9 @@ impl World {
 
     fn handle(&mut self, entry: Entry) {
         let index = entry.node;
+        if self.hosts[index as usize].dead && !matches!(entry.what, What::Restart) {
+            return;
+        }
         match entry.what {
             What::Timer => self.timer(index),
             What::Question { from, number, sent, asker } => {
@@ -233,23 +276,46 @@ impl World {
             What::Restart => {
                 // Another boot: the counter begins elsewhere.
                 let host = &mut self.hosts[index as usize];
-                host.counter = self.random.bits() >> 2;
+                host.ticker.start = self.random.bits() >> 2;
+                (host.dead, host.said) = (false, None);
                 host.question += 1;
                 self.boot(index, self.now);
             }
+            What::Death => {
+                let host = &mut self.hosts[index as usize];
+                (host.dead, host.node) = (true, None);
+            }
+        }
+    }
+
+    /// Whether this node leads its timeline from now on.
+    fn succeed(&mut self, index: u32) {
+        let (now, host) = (span(self.now), &mut self.hosts[index as usize]);
+        let counter = host.ticker.at(self.now);
+        let Some(node) = &mut host.node else { return };
+        if !node.is_to_lead() {
+            return;
+        }
+        let origin = node.lead(counter, self.random.bits(), now);
+        if let Some(lead) = node.leads() {
+            self.leads.insert(origin, (host.ticker, lead));
+            self.masters.push((index, self.now, origin.generation));
         }
     }
 
     fn timer(&mut self, index: u32) {
         let now = span(self.now);
+        let Some(node) = &mut self.hosts[index as usize].node else { return };
+        let question = node.on_timer(now);
+        self.succeed(index);
         let host = &mut self.hosts[index as usize];
         let Some(node) = &mut host.node else { return };
-        if let Some(Question { server, until }) = node.on_timer(now) {
+        if let Some(Question { server, until }) = question {
             let asker = node.asker();
             host.question += 1;
             host.asked += 1;
             let (number, sent) = (host.question, host.counter(self.now));
-            self.send(server, What::Question { from: index, number, sent, asker });
+            self.send(index, server, What::Question { from: index, number, sent, asker });
             self.push(nanos(until), index, What::Late { server, number });
         } else {
             let at = node.poll_at();
@@ -260,9 +326,12 @@ impl World {
     }
 
     /// On its way, if it is not lost.
-    fn send(&mut self, to: u32, what: What) {
+    fn send(&mut self, from: u32, to: u32, what: What) {
         self.messages += 1;
-        if self.random.uniform() < self.plan.link.loss {
+        let is_cut = self.plan.cut.is_some_and(|(begin, end, first)| {
+            (begin..end).contains(&span(self.now)) && (from < first) != (to < first)
+        });
+        if is_cut || self.random.uniform() < self.plan.link.loss {
             return;
         }
         let link = self.plan.link;
@@ -281,15 +350,19 @@ impl World {
         let (at_arrival, at_departure) = (self.clock(index, arrived), self.clock(index, left));
         let Some(node) = &mut self.hosts[index as usize].node else { return };
         let others = node.asked(from, asker, span(arrived));
-        let level = if index == ROOT { 0 } else { node.level().unwrap_or(u8::MAX) };
-        let vouched = at_arrival.zip(at_departure).filter(|_| index == ROOT || node.vouches());
+        let is_root = index == ROOT && self.plan.succession.is_none();
+        let level = if is_root { 0 } else { node.level().unwrap_or(u8::MAX) };
+        let silence = node.silence(span(arrived));
+        let own = node.origin().unwrap_or(Origin { generation: 0, epoch: 0 });
+        let origin = if self.plan.succession.is_none() { ORIGIN } else { own };
+        let vouched = at_arrival.zip(at_departure).filter(|_| is_root || node.vouches());
         let standing = vouched.map_or(Standing::Told, |((_, standing), _)| standing);
         let said =
             vouched.map(|((arrived, _), (left, _))| Statement { sent, arrived, left, received: 0 });
-        let answer = Answer { said, standing, level, origin: ORIGIN, others };
+        let answer = Answer { said, standing, level, origin, silence, others };
         let before = self.now;
         self.now = left;
-        self.send(from, What::Answer { from: index, number, answer: Box::new(answer) });
+        self.send(index, from, What::Answer { from: index, number, answer: Box::new(answer) });
         self.now = before;
     }
 
@@ -301,7 +374,7 @@ impl World {
             let wrong = truth(at) + Duration::from_nanos(off_ns);
             return Some((Interval::around(wrong, Duration::from_nanos(100)), Standing::Vouched));
         }
-        if index == ROOT {
+        if index == ROOT && self.plan.succession.is_none() {
             return Some((Interval::around(truth(at), Duration::ZERO), Standing::Vouched));
         }
         let host = &self.hosts[index as usize];
@@ -343,15 +416,35 @@ impl World {
         let Some((interval, Standing::Vouched)) = self.clock(index, self.now) else { return };
         if !is_liar {
             self.judged += 1;
-            self.outside += u64::from(!interval.contains(truth(self.now)));
+            let truth = self.truth_for(index);
+            self.outside += u64::from(!truth.is_some_and(|truth| interval.contains(truth)));
+            let host = &mut self.hosts[index as usize];
+            let said = middle(&interval);
+            let before = host.said.replace(said);
+            // Estimates of one origin are a matter of crates/host-clock, which never turns them back.
+            let is_anew = host.judged_origin.replace(host.node.as_ref().and_then(Node::origin));
+            let is_anew = is_anew.flatten() != host.node.as_ref().and_then(Node::origin);
+            self.backward += u64::from(is_anew && before.is_some_and(|before| said < before));
         }
+    }
+
+    /// The time of the timeline that this node has.
+    fn truth_for(&self, index: u32) -> Option<Instant<Tai>> {
+        if self.plan.succession.is_none() {
+            return Some(truth(self.now));
+        }
+        let origin = self.hosts[index as usize].node.as_ref()?.origin()?;
+        let (ticker, lead) = self.leads.get(&origin)?;
+        let ticks = ticker.at(self.now).wrapping_sub(lead.counter);
+        Some(lead.time + nominal().span(ticks))
     }
 
     /// What has come of it; judges all nodes once more.
     #[must_use]
     pub fn report(&mut self) -> Report {
         let mut report = Report::new(self.plan.nodes);
-        for index in 1..self.plan.nodes {
+        let first = u32::from(self.plan.succession.is_none());
+        for index in first..self.plan.nodes {
             self.judge(index);
             let host = &self.hosts[index as usize];
             let Some(node) = &host.node else { continue };
@@ -362,6 +455,11 @@ impl World {
         (report.messages, report.judged, report.outside) =
             (self.messages, self.judged, self.outside);
         report.named.clone_from(&self.named);
+        report.masters.clone_from(&self.masters);
+        report.backward = self.backward;
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let origins: BTreeSet<_> = nodes.filter_map(Node::origin).collect();
+        report.origins_at_end = origins.len();
         report.finish();
         report
     }

@@ -152,7 +152,9 @@ impl Registry {
     ) {
         let epoch = origin.epoch();
         let (source, master) = match origin {
-            Origin::Tai(clock) | Origin::Utc(clock) => (Source::Clock(clock), None),
+            Origin::Tai(clock) | Origin::Utc(clock) | Origin::Cluster(clock) => {
+                (Source::Clock(clock), None)
+            }
             Origin::Local { master: None } => (self.next_life(now), None),
             Origin::Local { master } => (Source::Undefined, master),
             Origin::Elapsed => (Source::Elapsed, None),

@@ -18,8 +18,8 @@ use super::*;
 use crate::config::Config;
 use crate::references::Reference;
 use crate::references::testing::Host;
-use crate::server::Counts;
 use crate::server::serving::tests::{Bench as Page, TAI, facts};
+use crate::server::{Counts, Told};
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -207,7 +207,7 @@ fn a_client_with_nts_gets_the_pages_bounds() {
     let serving = page.serving(socket, server, Some(keys));
     let counts = Arc::new(Counts::default());
     let (tell, told) = sync_channel(1);
-    tell.send(facts()).unwrap();
+    tell.send(Told { facts: facts(), timelines: Vec::new() }).unwrap();
     let shared = Arc::clone(&counts);
     let thread = std::thread::spawn(move || serving.run(&told, &shared, &ClientList::default()));
 

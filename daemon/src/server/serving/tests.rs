@@ -238,7 +238,7 @@ fn clients_get_the_pages_time(precise: bool) {
     let serving = bench.serving(socket, server, None);
     let counts = Arc::new(Counts::default());
     let (tell, told) = sync_channel(1);
-    tell.send(facts()).unwrap();
+    tell.send(Told { facts: facts(), timelines: Vec::new() }).unwrap();
     let shared = Arc::clone(&counts);
     let thread = std::thread::spawn(move || serving.run(&told, &shared, &ClientList::default()));
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod hosts;
 pub(crate) mod thousand;
+pub(crate) mod timeline;
 
 use crate::scenario::Need::Root;
 use crate::scenario::{Family, Test, Tier};
@@ -17,6 +18,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 40,
         run: hosts::five,
+    },
+    Test {
+        name: "cluster-timeline",
+        about: "a timeline whose master is a host, on four different counters: truth inside; the master is killed, another continues it, nobody goes back",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 40,
+        run: timeline::succession,
     },
     Test {
         name: "cluster-thousand",

@@ -105,6 +105,7 @@ impl Member {
             poll: Span::from_secs(1),
             liars: 0,
             trusted: None,
+            succession: None,
             rate: RateLimits::around(nominal, RATE),
             nominal,
         };

@@ -46,6 +46,9 @@ const KINDS: &[&str] = &[
 /// beside each of them: what that takes is the machine's doing, and her processes use processors as
 /// everybody's may.
 const ANSWER: Duration = Duration::from_millis(100);
+/// An answer waits for a processor so often where a program that only starts does once: the asking
+/// program's start, the daemon, and the asking program again.
+const TURNS: u32 = 3;
 /// As many helpers of hers may be killed and hang in the kernel (daemon/src/vms/helpers.rs), and one
 /// may be at work.
 const MOST_HANGING: usize = 5;
@@ -106,11 +109,11 @@ pub(crate) fn attack(ctx: &Context) -> anyhow::Result<String> {
         quiet.half_width * 1e6
     );
     ensure!(
-        busy.slowest <= ANSWER + busy.slowest_start,
-        "an answer took {:?}, and a program that only starts {:?} at most; see {}",
+        busy.slowest <= ANSWER + TURNS * busy.slowest_start,
+        "an answer took {:?}, and a program that only starts {:?} at most{}",
         busy.slowest,
         busy.slowest_start,
-        looked.display()
+        if looked.exists() { format!("; see {}", looked.display()) } else { String::new() }
     );
     drop(watchdog);
     served(&host, "web", &real)?;

@@ -11,7 +11,7 @@ use timevisor_time::{Duration, Instant, Utc};
 
 use crate::ntp::format::{NtpShort, NtpTimestamp};
 use crate::ntp::packet::{LeapIndicator, Mode, Packet};
-use crate::ntp::precise::{Bounds, Errors, RateLimits, Referrals, Reply, Request, Status};
+use crate::ntp::precise::{Bounds, Errors, Name, RateLimits, Referrals, Reply, Request, Status};
 use crate::ntp::response::MAX_STRATUM;
 
 /// A clock with a greater error is not synchronized (MAXDISP, RFC 5905 section 7.2).
@@ -26,6 +26,7 @@ const PRECISE_STAMP_ERROR: Duration = Duration::from_nanos(2);
 
 /// The clock to serve, at the moment a reply is composed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each answer, on the stack")]
 pub enum ServedClock {
     /// Its time is known.
     Known(ServedTime),
@@ -70,6 +71,21 @@ pub struct PreciseTime {
     pub epoch: u64,
     /// Changes when the clock's origin is set again.
     pub generation: u32,
+    /// What else there is to say of it if it is a cluster's own timeline, and not the host's clock.
+    pub timeline: Option<OwnTimeline>,
+}
+
+/// A timeline of a cluster that is not UTC: its master's counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnTimeline {
+    /// Its name.
+    pub name: Name,
+    /// Servers between this one and its master.
+    pub level: u8,
+    /// How far its seconds may be from those of TAI.
+    pub rate: RateLimits,
+    /// How long ago anybody heard its master.
+    pub silence: Option<Duration>,
 }
 
 impl PreciseTime {
@@ -87,12 +103,13 @@ impl PreciseTime {
         Reply {
             timeline: request.timeline,
             status: self.status,
-            level: stratum,
+            level: self.timeline.map_or(stratum, |timeline| timeline.level),
             bounds: Bounds { receive, transmit }.widened(PRECISE_STAMP_ERROR),
             // UTC runs at the rate of TAI.
-            rate: RateLimits::default(),
+            rate: self.timeline.map(|timeline| timeline.rate).unwrap_or_default(),
             epoch: self.epoch,
             generation: self.generation,
+            silence: self.timeline.and_then(|timeline| timeline.silence),
             referrals,
         }
     }

@@ -1,5 +1,5 @@
-//! Clusters whose members this server answers: each is the server's own clock under a name, and knows
-//! whom to refer askers to.
+//! Clusters whose members this server answers: each is the server's own clock under a name, or a
+//! timeline of the cluster's own, and knows whom to refer askers to.
 
 use core::fmt::Debug;
 use core::net::SocketAddr;
@@ -12,6 +12,9 @@ use crate::ntp::precise::{Asker, Member, Name, Referrals};
 pub trait Referrer: Debug + Send {
     /// A member asks, which serves others at `by` if it serves. Returns other servers to name.
     fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals;
+
+    /// Somebody who is no member asks who its members are. Returns some, other ones each time.
+    fn some(&mut self) -> Referrals;
 }
 
 /// A cluster that this server serves.
@@ -19,13 +22,21 @@ pub trait Referrer: Debug + Send {
 pub struct Cluster {
     /// The name by which its members ask.
     pub name: Name,
+    /// It is a timeline of its own: the server's clock is none of its time.
+    pub is_timeline: bool,
     /// Whom they are referred to.
     pub referrer: Box<dyn Referrer>,
 }
 
 impl Cluster {
-    /// Answers a member that asked from `from`.
-    pub(super) fn asked(&mut self, from: SocketAddr, member: Member, now: Duration) -> Referrals {
+    /// Answers who asked from `from`, as a member or not.
+    pub(super) fn asked(
+        &mut self,
+        from: SocketAddr,
+        member: Option<Member>,
+        now: Duration,
+    ) -> Referrals {
+        let Some(member) = member else { return self.referrer.some() };
         let Member { asker, port } = member;
         if port == 0 {
             // Whoever cannot be asked is not named, however far it is.

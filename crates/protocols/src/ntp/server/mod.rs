@@ -40,13 +40,13 @@ use super::datagram::Datagram;
 use super::extension::Fields;
 use super::format::NtpTimestamp;
 use super::packet::{HEADER_LEN, Mode, Packet, VERSION};
-use super::precise::{self, Errors};
+use super::precise::{self, Errors, Name};
 use crate::nts::field::AUTHENTICATOR;
 use crate::nts::server::{Protector, Request as NtsRequest};
 use clients::{Clients, Verdict};
 
 pub use access::{AccessList, Prefix};
-pub use clock::{PreciseTime, ServedClock, ServedTime, Unsynchronized};
+pub use clock::{OwnTimeline, PreciseTime, ServedClock, ServedTime, Unsynchronized};
 pub use cluster::{Cluster, Referrer};
 pub use config::{Config, ConfigError};
 pub use leap::LeapPlan;
@@ -123,6 +123,20 @@ impl Server {
     /// Serves a cluster's members, too.
     pub fn serve_cluster(&mut self, cluster: Cluster) {
         self.clusters.push(cluster);
+    }
+
+    /// The cluster's own timeline that a request asks for, if it asks for one that is served here: its
+    /// clock is what [`Self::respond`] has to be given then.
+    #[must_use]
+    pub fn asks_for(&self, request: &[u8]) -> Option<Name> {
+        if !self.clusters.iter().any(|cluster| cluster.is_timeline) {
+            return None;
+        }
+        let (_, tail) = Packet::parse(request).ok()?;
+        let name =
+            Fields::new(tail).find_map(|field| precise::Request::parse(&field.ok()?))?.timeline;
+        let mut timelines = self.clusters.iter().filter(|cluster| cluster.is_timeline);
+        timelines.any(|cluster| cluster.name == name).then_some(name)
     }
 
     /// Serves requests with NTS, too.
@@ -278,7 +292,9 @@ impl Server {
             // The clock stepped between the two readings: no true statement is possible.
             return Action::Drop(Tally::Stepped);
         }
-        let asks_departure = self.config.interleaved && asks_departure(request);
+        let own = time.precise.and_then(|precise| precise.timeline);
+        // Departures are stored as the server's own clock.
+        let asks_departure = self.config.interleaved && own.is_none() && asks_departure(request);
         let receive = self.clients.unique(slot, receive_stamp(received));
         let mut reply = time.header(request, self.config.suggested_poll());
         reply.receive = receive;
@@ -302,16 +318,23 @@ impl Server {
         let plain = |reply: &Packet| Action::Reply { bytes: Datagram::new(reply), departure };
         let Some(field) = field else { return plain(&reply) };
         let cluster = self.clusters.iter_mut().find(|cluster| cluster.name == field.timeline);
-        let told = if field.timeline.is_host() || cluster.is_some() {
+        let is_served = match &own {
+            Some(own) => own.name == field.timeline,
+            None => {
+                let of_host = cluster.as_ref().is_some_and(|cluster| !cluster.is_timeline);
+                field.timeline.is_host() || of_host
+            }
+        };
+        let told = if is_served {
             let Some(precise) = &time.precise else { return plain(&reply) };
             let referrals = cluster
-                .zip(field.member)
-                .map(|(cluster, member)| cluster.asked(by.from, member, by.now))
+                .filter(|_| field.referrals > 0)
+                .map(|cluster| cluster.asked(by.from, field.member, by.now))
                 .unwrap_or_default();
             let errors = before.map(|before| before.errors);
             let told = precise.reply(field, time.stratum, errors, referrals);
-            // A cluster has one clock: UTC, which every one of its servers names alike.
-            if field.timeline.is_host() { told } else { told.of_utc() }
+            // Such a cluster has one clock: UTC, which every one of its servers names alike.
+            if field.timeline.is_host() || own.is_some() { told } else { told.of_utc() }
         } else {
             precise::Reply::no_such_timeline(field.timeline)
         };
