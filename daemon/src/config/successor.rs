@@ -2,7 +2,7 @@
 
 use timevisor_protocols::control::TimeType;
 
-use super::Config;
+use super::{ClusterConfig, Config};
 
 /// A configuration to go on with.
 #[derive(Debug)]
@@ -46,6 +46,21 @@ impl Config {
         // Clients are bound to them.
         keep("[[timeline]]", config.timelines == self.timelines);
         config.timelines.clone_from(&self.timelines);
+        // So they are to those of clusters, whose hosts know this one by its port.
+        let with_timeline = |config: &Self| -> Vec<ClusterConfig> {
+            config.clusters.iter().filter(|c| c.timeline.is_some()).cloned().collect()
+        };
+        let own = with_timeline(self);
+        let same = with_timeline(&config) == own;
+        keep("[[cluster]]", same);
+        if !same {
+            config.clusters.clone_from(&self.clusters);
+        }
+        let listens = own.is_empty() || config.server.listen == self.server.listen;
+        keep("server.listen", listens);
+        if !listens {
+            config.server.listen.clone_from(&self.server.listen);
+        }
         // Under the directory in force.
         config.complete();
         // Every field is named, so that a new one is not forgotten here.
@@ -128,6 +143,26 @@ mod tests {
                     vcpu = 0\nbudget = \"1ms\"\nperiod = \"10ms\"\n";
         let Successor { config, changed, restart } = parsed(text).successor(&parsed(text));
         assert_eq!((changed.len(), restart.len(), &config), (0, 0, &parsed(text)));
+    }
+
+    #[test]
+    fn a_clusters_own_timeline_stays_as_it_is() {
+        let text = |port: u16, timeline: &str, poll: &str| {
+            parsed(&format!(
+                "[server]\nlisten = [\"10.0.0.1:{port}\"]\n[[cluster]]\nname = \"lab\"\n\
+                 seeds = [\"10.0.0.1\"]\n{timeline}poll = \"{poll}\"\n"
+            ))
+        };
+        let own = "timeline = \"cell\"\n";
+        let before = text(123, own, "4s");
+        let found = before.successor(&text(123, own, "2s"));
+        assert_eq!((found.restart, &found.config), (vec!["[[cluster]]"], &before));
+        let found = before.successor(&text(1123, own, "4s"));
+        assert_eq!((found.restart, &found.config), (vec!["server.listen"], &before));
+        assert_eq!(before.successor(&text(123, "", "4s")).restart, ["[[cluster]]"]);
+        // Without one, both are taken over.
+        let found = text(123, "", "4s").successor(&text(1123, "", "2s"));
+        assert!(found.restart.is_empty(), "{:?}", found.restart);
     }
 
     /// A file in which one key differs: it is in force, or a restart is asked for.

@@ -46,8 +46,8 @@ fn known(facts: &TimelineFacts) -> (ServedTime, Instant<Utc>) {
 fn a_master_serves_its_counter_without_an_error() {
     let master = TimelineFacts { level: 0, heard: Some(Duration::MAX), ..facts(0) };
     let (time, received) = known(&master);
-    assert_eq!(time_of(received).floor_nanos(), 7_000_001_000);
-    assert_eq!(time_of(time.transmit).floor_nanos(), 7_000_002_000);
+    assert_eq!(time_of(received).ceil_nanos(), 7_000_001_000);
+    assert_eq!(time_of(time.transmit).ceil_nanos(), 7_000_002_000);
     assert!(time.error <= Duration::from_nanos(1) && time.stratum == 1, "{time:?}");
     let timeline = time.precise.unwrap().timeline.unwrap();
     assert_eq!((timeline.level, timeline.silence), (0, Some(Duration::ZERO)));
