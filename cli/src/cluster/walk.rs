@@ -35,7 +35,7 @@ pub struct Options {
     /// The cluster's name, or that of its own timeline; without it, the first of this host's daemon
     #[arg(long, value_name = "NAME")]
     timeline: Option<String>,
-    /// Begin at this host: 10.0.0.1, 10.0.0.1:123 or [2001:db8::1]:123; without it, where this host's
+    /// Begin at this host, such as 10.0.0.1 or 10.0.0.1:1123; without it, where this host's
     /// daemon begins
     #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "timeline")]
     host: Vec<SocketAddr>,
@@ -57,7 +57,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 #[derive(Clone, Debug, Serialize)]
 struct Node {
     address: SocketAddr,
-    /// The first host that named it.
+    /// Of the hosts that named it, the one nearest to the master, if that is nearer than itself.
     named_by: Option<SocketAddr>,
     /// Whether it answered, and what is wrong otherwise.
     status: String,
@@ -167,17 +167,18 @@ fn start(directory: &Path, options: &Options) -> Result<(String, Vec<SocketAddr>
 }
 
 fn walk(timeline: Name, starts: &[SocketAddr]) -> Result<Vec<Node>> {
-    let mut queue: VecDeque<(SocketAddr, Option<SocketAddr>)> =
-        starts.iter().map(|at| (*at, None)).collect();
+    let mut queue: VecDeque<SocketAddr> = starts.iter().copied().collect();
     let mut seen: BTreeSet<SocketAddr> = starts.iter().copied().collect();
+    let mut namers: BTreeMap<SocketAddr, Vec<SocketAddr>> = BTreeMap::new();
     let mut found = Vec::new();
     let mut told = Instant::now();
-    while let Some((address, named_by)) = queue.pop_front() {
-        let (node, others) = visit(timeline, address, named_by)?;
+    while let Some(address) = queue.pop_front() {
+        let (node, others) = visit(timeline, address)?;
         found.push(node);
         for other in others {
+            namers.entry(other).or_default().push(address);
             if seen.len() < MOST_HOSTS && seen.insert(other) {
-                queue.push_back((other, Some(address)));
+                queue.push_back(other);
             }
         }
         if told.elapsed() >= PROGRESS {
@@ -185,18 +186,27 @@ fn walk(timeline: Name, starts: &[SocketAddr]) -> Result<Vec<Node>> {
             told = Instant::now();
         }
     }
+    join(&mut found, &namers);
     Ok(found)
 }
 
+/// Says of each host who named it.
+fn join(found: &mut [Node], namers: &BTreeMap<SocketAddr, Vec<SocketAddr>>) {
+    let levels: BTreeMap<SocketAddr, u8> =
+        found.iter().filter_map(|node| Some((node.address, node.level?))).collect();
+    for node in found {
+        let namers = namers.get(&node.address).into_iter().flatten();
+        let ranked = namers.filter_map(|at| Some((*levels.get(at)?, *at)));
+        let nearest = ranked.min().filter(|(level, _)| node.level.is_none_or(|own| *level < own));
+        node.named_by = nearest.map(|(_, at)| at);
+    }
+}
+
 /// Asks one host until it names nobody new.
-fn visit(
-    timeline: Name,
-    address: SocketAddr,
-    named_by: Option<SocketAddr>,
-) -> Result<(Node, BTreeSet<SocketAddr>)> {
+fn visit(timeline: Name, address: SocketAddr) -> Result<(Node, BTreeSet<SocketAddr>)> {
     let node = |status: String| Node {
         address,
-        named_by,
+        named_by: None,
         status,
         level: None,
         origin: None,
@@ -301,4 +311,39 @@ fn plot(timeline: &str, found: &[Node]) -> String {
     });
     let title = format!("Hosts of {timeline}");
     svg_with_marks(&title, "host", "half-width, us", edges.collect(), marks.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_stands_below_the_nearest_of_those_that_named_it() {
+        let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        let node = |port: u16, level: Option<u8>| Node {
+            address: at(port),
+            named_by: None,
+            status: "bounded".to_owned(),
+            level,
+            origin: None,
+            half_width_us: Some(f64::from(port)),
+            master_heard_s: None,
+        };
+        let mut all = [node(1, Some(0)), node(2, Some(1)), node(3, Some(2)), node(4, None)];
+        let namers = BTreeMap::from([
+            (at(1), vec![at(2)]),
+            (at(2), vec![at(3), at(1)]),
+            (at(3), vec![at(2), at(1)]),
+            (at(4), vec![at(2)]),
+        ]);
+        join(&mut all, &namers);
+        let named: Vec<_> = all.iter().map(|node| node.named_by).collect();
+        assert_eq!(named, [None, Some(at(1)), Some(at(1)), Some(at(2))]);
+        let mut out = String::new();
+        branch(&all, &all[0], 0, &mut out);
+        let lines: Vec<&str> = out.lines().collect();
+        assert!(lines[0].starts_with("10.0.0.1:1 ") && lines[1].starts_with("  10.0.0.1:2 "));
+        assert!(lines[2].starts_with("    10.0.0.1:4 ") && lines[3].starts_with("  10.0.0.1:3 "));
+        assert!(plot("cell", &all).contains("level 2"));
+    }
 }
