@@ -291,14 +291,14 @@ impl<A: Copy + Ord> Node<A> {
                     events.push(Event::BeganAnew);
                 }
                 Compared::Old => {
-                    self.canvassed(from, now);
+                    self.canvassed(from, true, now);
                     self.learn(&answer.others);
                     self.failed(from, now);
                     return events;
                 }
                 Compared::Stranger => {
                     events.push(Event::Stranger(from));
-                    self.canvassed(from, now);
+                    self.canvassed(from, true, now);
                     self.failed(from, now);
                     return events;
                 }
@@ -311,7 +311,7 @@ impl<A: Copy + Ord> Node<A> {
             self.schedule(now);
             return events;
         }
-        self.canvassed(from, now);
+        self.canvassed(from, true, now);
         let counts = self.settings.liars == 0
             || answer.standing == Standing::Vouched
             || self.settings.trusted == Some(from);
@@ -346,7 +346,7 @@ impl<A: Copy + Ord> Node<A> {
 
     /// The question got no answer, or one that says nothing.
     pub fn lost(&mut self, server: A, now: Duration) {
-        self.canvassed(server, now);
+        self.canvassed(server, false, now);
         match &mut self.state {
             State::Asking(burst) if burst.server == server => {
                 burst.losses += 1;
@@ -369,7 +369,7 @@ impl<A: Copy + Ord> Node<A> {
 
     /// The server declines for good: it has no such timeline, or wants to be left alone.
     pub fn refused(&mut self, server: A, now: Duration) {
-        self.canvassed(server, now);
+        self.canvassed(server, true, now);
         self.known.retain(|known| *known != server);
         self.failed(server, now);
     }
@@ -554,13 +554,19 @@ impl<A: Copy + Ord> Node<A> {
         let named: Vec<A> = self.mesh.named().collect();
         let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
         let all = self.known.iter().chain(seeds);
-        all.filter(|at| !named.contains(at) && **at != self.own).copied().collect()
+        let asked = all.filter(|at| !named.contains(at) && **at != self.own);
+        // Who does not answer is asked once more: on a busy machine that is no proof of an end.
+        asked.flat_map(|at| [*at, *at]).collect()
     }
 
     /// The canvass goes on after this one, unless somebody knows better.
-    fn canvassed(&mut self, server: A, now: Duration) {
+    fn canvassed(&mut self, server: A, answered: bool, now: Duration) {
         let State::Canvassing(left) = &mut self.state else { return };
-        left.retain(|at| *at != server);
+        if answered {
+            left.retain(|at| *at != server);
+        } else if left.last() == Some(&server) {
+            left.pop();
+        }
         self.next = now;
         if self.origin.is_some() && !self.succession.as_ref().is_some_and(|s| s.is_gone(now)) {
             // Somebody has heard the master.

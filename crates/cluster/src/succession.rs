@@ -3,7 +3,7 @@
 //! Every answer says how long ago the master was heard, by whatever path: its own say zero, and each
 //! server adds what has passed since. So everybody knows of a master that anybody still hears, and
 //! nobody else needs to be asked. Once that is longer than [`Settings::after`], whoever is nearest to
-//! the master continues: first by level, then by width, then by address, each a [`Settings::step`]
+//! the master continues: first by level, then by width (in steps of four), then by address, each a [`Settings::step`]
 //! after the one before. Nobody votes: two that were cut off from each other both continue, under
 //! origins with different names, and the greater one ([`crate::node::Origin`]) stays when they meet.
 //!
@@ -48,6 +48,15 @@ pub struct Rank<A> {
     pub width: Duration,
     /// Its address.
     pub at: A,
+}
+
+impl<A> Rank<A> {
+    /// By which candidates take turns: widths in steps of four, because two that measure each other
+    /// at different moments must come to the same order.
+    fn class(self) -> (u8, u32, A) {
+        let ns = u64::try_from(self.width.ceil_nanos()).unwrap_or(u64::MAX);
+        (self.level, (u64::BITS - ns.leading_zeros()) / 2, self.at)
+    }
 }
 
 /// What another server last said.
@@ -185,7 +194,7 @@ impl<A: Copy + Ord> Succession<A> {
         let fresh = Duration::from_nanos(self.settings.after.floor_nanos().saturating_mul(FRESH));
         let candidates = self.others.iter().filter(|(at, other)| {
             let rank = Rank { level: other.level, width: other.width, at: **at };
-            other.level > 0 && last - other.heard < fresh && rank < own
+            other.level > 0 && last - other.heard < fresh && rank.class() < own.class()
         });
         candidates.count()
     }

@@ -141,7 +141,9 @@ impl ClusterConfig {
 
     /// When another host continues the timeline; one that serves others at `port`, or 0.
     pub fn succession(&self, port: u16) -> succession::Settings {
-        let (after, step) = (span(self.takeover_after), span(self.poll));
+        // A canvass of hosts of which some do not answer takes most of a second.
+        let (after, step) =
+            (span(self.takeover_after), span(self.poll).max(Duration::from_secs(1)));
         succession::Settings { after, step, leads: self.serve && port != 0 }
     }
 
