@@ -39,7 +39,7 @@ const WAITS: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
 /// Servers that are remembered: peers, and who may be asked instead of them.
-const MOST_KNOWN: usize = 16;
+const MOST_KNOWN: usize = 64;
 
 /// What the operator sets.
 #[derive(Clone, Copy, PartialEq, Debug)]
