@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::image::Image;
-use crate::nested::NestedHost;
+use crate::nested::{NestedHost, PERIODIC};
 use crate::scenario::Context;
 
 /// The inner guest's name.
@@ -23,11 +23,6 @@ pub const PORT: &str = "port";
 /// moment.
 const PROCESSORS: u32 = 1;
 
-/// The host's timer is periodic, so its ticks keep coming. Beside a guest, TCG occasionally loses a
-/// timer interrupt, and a timer that each interrupt re-arms then stops (seen with Linux 7.3: a soft
-/// lockup of 112 to 114 s, three times, also while none of our code ran).
-const APPEND: &str = "nohz=off highres=off";
-
 /// A host with the kernel of this suite, and a guest on it.
 ///
 /// # Errors
@@ -40,7 +35,7 @@ pub fn host_with_guest(
     let qemu = ctx.qemu_10()?;
     let kernels = [ctx.kernel(suite)?, ctx.kernel("trixie-backports")?];
     let mut host =
-        NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), PROCESSORS, APPEND, more)?;
+        NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), PROCESSORS, PERIODIC, more)?;
     host.launch(VM, "vmclock", 2)?;
     host.qmp(VM, "cont")?;
     host.wait_ready(VM, 1)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use crate::nested::NestedHost;
+use crate::nested::{NestedHost, PERIODIC};
 use crate::scenario::Context;
 
 /// How tightly causality alone must bound the error of the offset. A round trip to the inner guest
@@ -35,7 +35,7 @@ fn each_delivery(
     let kernel = ctx.kernel("trixie-backports")?;
     let qemu = ctx.qemu_10()?;
     let kernels = [&kernel, &kernel];
-    let mut host = NestedHost::boot_for(ctx, &qemu, &qemu, kernels, PROCESSORS, "", Ok)?;
+    let mut host = NestedHost::boot_for(ctx, &qemu, &qemu, kernels, PROCESSORS, PERIODIC, Ok)?;
     let mut measured =
         vec![format!("host up in {:.0} s", host.guest().started().elapsed().as_secs_f64())];
     for delivery in ["vmclock", "nvdimm"] {

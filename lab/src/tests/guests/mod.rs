@@ -364,7 +364,7 @@ const TESTS: &[Test] = &[
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
         ],
-        seconds: 200,
+        seconds: 120,
         run: kvm::nested,
     },
     Test {
