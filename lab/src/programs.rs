@@ -24,6 +24,7 @@ const STATIC: &[&str] = &[
     "--bin=lab-*",
     "--bin=clockbound-vmclock",
     "--bin=bench-read",
+    "--bin=check-bounds",
     "--example=first",
     "--example=kv",
     "--example=controller",
