@@ -4,8 +4,10 @@
 //! | --- | --- |
 //! | `status.rs` | `timevisor cluster status, watch`: the clusters of this host |
 //! | `walk.rs` | `timevisor cluster nodes, tree`: all hosts, by asking them |
+//! | `bootstrap.rs` | `timevisor cluster bootstrap`: asks a server once, for a host without a network; without the daemon |
 //! | `simulate.rs` | `timevisor cluster simulate`: how long a cold start takes, and what it reaches; without the daemon |
 
+mod bootstrap;
 mod simulate;
 mod status;
 mod walk;
@@ -13,7 +15,7 @@ mod walk;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Subcommand;
 
 #[derive(Subcommand)]
@@ -26,6 +28,9 @@ pub enum Command {
     Nodes(walk::Options),
     /// Show who is answered by whom
     Tree(walk::Options),
+    /// Ask a host until UTC is known well enough, and keep that for a time without a network; needs
+    /// no daemon
+    Bootstrap(bootstrap::Options),
     /// Start simulated clusters with the code that real nodes run; needs no daemon
     Simulate(simulate::Options),
 }
@@ -36,7 +41,13 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
         Command::Watch(options) => status::watch(directory, options),
         Command::Nodes(options) => walk::nodes(directory, options),
         Command::Tree(options) => walk::tree(directory, options),
+        Command::Bootstrap(options) => return bootstrap::run(options),
         Command::Simulate(options) => return simulate::run(options),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// What nobody can foresee who has not seen the question.
+fn random() -> Result<u64> {
+    getrandom::u64().map_err(|error| anyhow!("the kernel returns no random numbers: {error}"))
 }

@@ -7,13 +7,14 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration as StdDuration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use timevisor_cluster::wire::{Query, Said};
 use timevisor_protocols::ntp::ERA_PIVOT;
 use timevisor_protocols::ntp::precise::Name;
 
+use super::random;
 use super::status::clusters;
 use crate::plot::{Line, Marks, svg_with_marks};
 
@@ -273,11 +274,6 @@ fn question(socket: &UdpSocket, timeline: Name) -> Result<Result<Said, String>> 
         }
     }
     Ok(Err("no answer".to_owned()))
-}
-
-/// What nobody can foresee who has not seen the question.
-fn random() -> Result<u64> {
-    getrandom::u64().map_err(|error| anyhow!("the kernel returns no random numbers: {error}"))
 }
 
 /// Each host at its half-width, joined to the one that named it.

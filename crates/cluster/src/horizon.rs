@@ -5,12 +5,12 @@
 //! moment until which it needs none.
 
 use timevisor_estimate::RateLimits;
-use timevisor_time::{Duration, Interval, Tai};
+use timevisor_time::{Duration, Interval};
 
 /// Ticks from now until the half-width of `interval` has grown to `within`; `None` if it is wider
 /// already, `u64::MAX` if it never gets there.
 #[must_use]
-pub fn ticks(interval: &Interval<Tai>, rate: &RateLimits, within: Duration) -> Option<u64> {
+pub fn ticks<S>(interval: &Interval<S>, rate: &RateLimits, within: Duration) -> Option<u64> {
     let most = within + within;
     let room = most - interval.width();
     if room.is_negative() {
@@ -31,7 +31,7 @@ pub fn ticks(interval: &Interval<Tai>, rate: &RateLimits, within: Duration) -> O
 
 #[cfg(test)]
 mod tests {
-    use timevisor_time::{Instant, Period, RateError};
+    use timevisor_time::{Instant, Period, RateError, Tai};
 
     use super::*;
 

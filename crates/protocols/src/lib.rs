@@ -9,6 +9,7 @@
 //! | [`ptp`] | PTP management messages, as exchanged with ptp4l |
 //! | [`qmp`] | the QEMU machine protocol: session, events, run state, and the dialogue that a helper holds |
 //! | [`control`] | the messages between the command line and the daemon |
+//! | [`visits`] | what a server of a cluster said once, for a host that runs without a network |
 //! | [`line`](mod@line) | splitting a byte stream into lines of bounded length |
 //!
 //! What it does not do: open sockets, read clocks, draw random numbers, start threads, or judge how
@@ -25,3 +26,4 @@ pub mod ntp;
 pub mod nts;
 pub mod ptp;
 pub mod qmp;
+pub mod visits;

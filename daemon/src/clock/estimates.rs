@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use timevisor_estimate::estimators::shifted_exponential::Saved;
+use timevisor_linux::counter::CounterHistory;
 use timevisor_linux::state_file::{self, MOST_BYTES, Readers};
-
-use super::journal::CounterHistory;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

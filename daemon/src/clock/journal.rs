@@ -12,43 +12,12 @@ use serde::{Deserialize, Serialize};
 use timevisor_clock_page::{Line, Lines};
 use timevisor_estimate::RateLimits;
 use timevisor_host_clock::JournalEntry;
+use timevisor_linux::counter::CounterHistory;
 use timevisor_linux::state_file::{self, Readers};
 use timevisor_time::{Instant, Period, Tai};
 
-/// Two readings of CLOCK_BOOTTIME - CLOCK_MONOTONIC differ by less than this unless the host was
-/// suspended in between.
-const SUSPEND_NOISE_NS: u64 = 1_000_000;
-
 /// A journal has a dozen numbers.
 const MOST_BYTES: u64 = 64 << 10;
-
-/// The part of the counter's history that decides whether old lines are still valid.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CounterHistory {
-    /// The boot's id.
-    pub boot_id: String,
-    /// The name of the counter.
-    pub counter: String,
-    /// CLOCK_BOOTTIME - CLOCK_MONOTONIC, ns.
-    pub suspended_ns: i64,
-}
-
-impl CounterHistory {
-    /// Checks that what was learned in this history is still valid in the history `now`; the error
-    /// says why it is not.
-    pub fn same_as(&self, now: &Self) -> Result<(), String> {
-        if self.boot_id != now.boot_id {
-            return Err("the machine was booted since".to_owned());
-        }
-        if self.counter != now.counter {
-            return Err(format!("the counter was {} then", self.counter));
-        }
-        if self.suspended_ns.abs_diff(now.suspended_ns) > SUSPEND_NOISE_NS {
-            return Err("the machine was suspended since".to_owned());
-        }
-        Ok(())
-    }
-}
 
 /// The contents of the file.
 #[derive(Serialize, Deserialize)]

@@ -13,14 +13,14 @@ use timevisor_host_clock::counter_watch::Change;
 use timevisor_host_clock::{
     Action, Event, Host, HostClock as Publisher, JournalEntry, Note, Publication, Settings, Start,
 };
-use timevisor_linux::clock::{boot_id, monotonic, realtime, suspended};
-use timevisor_linux::counter::{Calibration, HostCounter, calibrate, select};
+use timevisor_linux::clock::{monotonic, realtime, suspended};
+use timevisor_linux::counter::{Calibration, CounterHistory, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
 use timevisor_time::{Duration, Instant, Interval, Leaps, Tai, TimescaleId};
 
 use super::estimates::Estimates;
-use super::journal::{CounterHistory, Journal};
+use super::journal::Journal;
 use super::watching::{Watching, wait_for_the_kernels_frequency};
 use crate::announce::{Announcer, Budget};
 use crate::config::{Config, ServerConfig, span};
@@ -80,11 +80,7 @@ struct Memory {
 
 impl Memory {
     fn in_directory(directory: &Path, counter: &HostCounter) -> Result<Self> {
-        let history = CounterHistory {
-            boot_id: hex(&boot_id().context("cannot read the boot id")?),
-            counter: counter.id().name().to_owned(),
-            suspended_ns: suspended().0.floor_nanos(),
-        };
+        let history = CounterHistory::of(counter).context("cannot read the boot id")?;
         Ok(Self {
             history,
             journal: Journal::in_directory(directory),

@@ -1,4 +1,5 @@
-//! `[[reference]]` tables for the clocks that are read on this machine: PHC, PTP, vmclock, chrony.
+//! `[[reference]]` tables for the clocks that are read on this machine: PHC, PTP, vmclock, chrony,
+//! and the file of visits.
 
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
@@ -176,6 +177,22 @@ impl ChronyConfig {
                 self.address
             )
         })
+    }
+}
+
+/// `type = "visits"`: what a server said when `timevisor cluster bootstrap --save` asked it.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VisitsConfig {
+    pub file: PathBuf,
+    /// How often the file is looked at.
+    #[serde(with = "humantime_serde")]
+    pub poll: StdDuration,
+}
+
+impl Default for VisitsConfig {
+    fn default() -> Self {
+        Self { file: "/var/lib/timevisor/visits.json".into(), poll: StdDuration::from_secs(10) }
     }
 }
 

@@ -53,7 +53,9 @@ pub use clock::{ClockConfig, CounterChoice};
 pub use cluster::{ClusterConfig, ClusterReference};
 pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
-pub use local::{ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VmclockConfig};
+pub use local::{
+    ChronyAddress, ChronyConfig, PhcConfig, PtpConfig, Scale, VisitsConfig, VmclockConfig,
+};
 pub use nts::NtsServer;
 pub use oscillator::OscillatorConfig;
 pub use politeness::{Operator, PollPolicy};

@@ -13,7 +13,7 @@ use timevisor_time::Duration;
 
 use super::address::ServerAddress;
 use super::cluster::ClusterReference;
-use super::local::{self, ChronyConfig, PhcConfig, PtpConfig, VmclockConfig};
+use super::local::{self, ChronyConfig, PhcConfig, PtpConfig, VisitsConfig, VmclockConfig};
 use super::nts::NtsServer;
 use super::politeness::{Operator, PollPolicy};
 use super::span;
@@ -38,6 +38,8 @@ pub enum ReferenceConfig {
     Vmclock(VmclockConfig),
     /// The knowledge of a running chronyd.
     Chrony(ChronyConfig),
+    /// What servers said when they were asked once.
+    Visits(VisitsConfig),
     /// The hosts of a cluster that is one clock.
     Cluster(ClusterReference),
     /// An NTP server, or several behind one name.
@@ -150,6 +152,7 @@ impl ReferenceConfig {
             Self::Ptp(ptp) => format!("ptp {}", ptp.device.display()),
             Self::Vmclock(_) => "vmclock".to_owned(),
             Self::Chrony(_) => "chrony".to_owned(),
+            Self::Visits(visits) => format!("visits {}", visits.file.display()),
             Self::Cluster(cluster) => format!("cluster {}", cluster.cluster),
             Self::Ntp { pool: Some(pool), member: Some(n), .. } => format!("{pool}#{n}"),
             Self::Ntp { pool: Some(pool), member: None, .. } => pool.clone(),
@@ -172,7 +175,7 @@ impl ReferenceConfig {
             Self::Ptp(ptp) => Some(device(&ptp.device)),
             Self::Phc(phc) => Some(device(&phc.device)),
             Self::Vmclock(vmclock) => Some(device(&vmclock.device)),
-            Self::Cluster(_) | Self::Ntp { .. } => None,
+            Self::Visits(_) | Self::Cluster(_) | Self::Ntp { .. } => None,
         }
     }
 
@@ -246,6 +249,7 @@ impl ReferenceConfig {
             Self::Ptp(ptp) => span(ptp.poll),
             Self::Vmclock(vmclock) => span(vmclock.poll),
             Self::Chrony(chrony) => span(chrony.poll),
+            Self::Visits(visits) => span(visits.poll),
             Self::Cluster(cluster) => span(cluster.poll()),
         }
     }
@@ -280,6 +284,10 @@ impl ReferenceConfig {
             Self::Vmclock(vmclock) => {
                 local::check_path(&vmclock.device, "vmclock")?;
                 local::check_poll(vmclock.poll, "vmclock")
+            }
+            Self::Visits(visits) => {
+                local::check_path(&visits.file, "visits")?;
+                local::check_poll(visits.poll, "visits")
             }
             Self::Chrony(chrony) => {
                 chrony.address()?;

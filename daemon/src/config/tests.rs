@@ -59,7 +59,7 @@ fn commented_references() -> Vec<String> {
 #[test]
 fn the_packaged_references_state_the_defaults() {
     let tables = commented_references();
-    assert_eq!(tables.len(), 7, "{tables:?}");
+    assert_eq!(tables.len(), 8, "{tables:?}");
     let parse = |text: &str| {
         let found: Vec<ReferenceConfig> =
             toml::from_str::<BTreeMap<String, Vec<ReferenceConfig>>>(text)
@@ -80,7 +80,7 @@ fn the_packaged_references_state_the_defaults() {
         Config::parse(&format!("{table}{cluster}")).unwrap();
         kinds.extend(table.lines().find(|line| line.starts_with("type")).map(str::to_owned));
     }
-    assert_eq!(kinds.len(), 6, "{kinds:?}");
+    assert_eq!(kinds.len(), 7, "{kinds:?}");
 }
 
 #[test]

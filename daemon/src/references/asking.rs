@@ -4,21 +4,18 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use timevisor_clock_page::Counter;
 use timevisor_cluster::client::Client;
 use timevisor_cluster::facts::middle;
 use timevisor_cluster::mesh::Standing;
 use timevisor_cluster::node::Event;
 use timevisor_estimate::Exchange;
-use timevisor_linux::clock::bracket;
-use timevisor_linux::udp::UdpClient;
+use timevisor_linux::udp::stamped::{Stamped, StampedClient};
 use timevisor_protocols::control::ClusterHost;
 use timevisor_protocols::ntp::ERA_PIVOT;
 use timevisor_time::{Duration, Instant, Tai, Utc};
 
 use super::ntp::describe;
 use super::path::source;
-use super::stamped::{Arrival, BRACKET_TRIES, Sent, narrowed};
 use super::tally::{PROBING, Refused};
 use super::{Surroundings, random};
 
@@ -28,8 +25,7 @@ const MOST_PACKETS: usize = 16;
 /// A node of a cluster with its socket.
 pub struct Asking {
     client: Client,
-    socket: Option<UdpClient>,
-    sent: Option<Sent>,
+    socket: Option<StampedClient>,
     /// Whose answer came last.
     answered: Option<SocketAddr>,
 }
@@ -43,7 +39,7 @@ pub struct Heard {
 
 impl Asking {
     pub fn new(client: Client) -> Self {
-        Self { client, socket: None, sent: None, answered: None }
+        Self { client, socket: None, answered: None }
     }
 
     pub fn client(&self) -> &Client {
@@ -71,14 +67,8 @@ impl Asking {
     /// time is over.
     pub fn ask(&mut self, now: Duration, around: &Surroundings<'_>) -> Result<(), Refused> {
         let Some((server, question)) = self.client.on_timer(now, random()) else { return Ok(()) };
-        let counter = around.counter;
-        let before = bracket(counter, BRACKET_TRIES);
-        let socket = self.connect(server, around)?;
-        let ta = counter.read_ordered();
-        socket.send(&question).map_err(|error| Refused::new("unreachable", describe(&error)))?;
-        let stamp = socket.recv_tx_stamp().ok().flatten();
-        self.sent = Some(Sent { ta, before, stamp });
-        self.client.sent(ta);
+        let sent = self.connect(server, around)?.send(around.counter, &question);
+        self.client.sent(sent.map_err(|error| Refused::new("unreachable", describe(&error)))?);
         Ok(())
     }
 
@@ -87,7 +77,7 @@ impl Asking {
         &mut self,
         server: SocketAddr,
         around: &Surroundings<'_>,
-    ) -> Result<&mut UdpClient, Refused> {
+    ) -> Result<&mut StampedClient, Refused> {
         let is_there = self.socket.as_ref().is_some_and(|socket| socket.peer() == server);
         if !is_there {
             self.socket = None;
@@ -95,7 +85,7 @@ impl Asking {
             if own {
                 return Err(Refused::new("own-server", format!("{server} is this host itself")));
             }
-            let opened = UdpClient::open(server, around.sockets);
+            let opened = StampedClient::open(server, around.sockets);
             let opened = opened.map_err(|error| Refused::new("unreachable", describe(&error)))?;
             self.socket = Some(opened);
         }
@@ -114,17 +104,9 @@ impl Asking {
         let mut buffer = [0; 2048];
         for _ in 0..MOST_PACKETS {
             let Some(socket) = &mut self.socket else { break };
-            let stamp = socket.take_stamps().ok().flatten();
-            if let Some(sent) = self.sent.as_mut().filter(|sent| sent.stamp.is_none()) {
-                sent.stamp = stamp;
-            }
-            match socket.recv(&mut buffer) {
+            match socket.recv(around.counter, around.calibration, &mut buffer) {
                 Ok(Some(received)) => {
-                    let tf = around.counter.read_ordered();
-                    let after = bracket(around.counter, BRACKET_TRIES);
-                    let arrival = Arrival { tf, after, stamp: received.stamp };
-                    let bytes = &buffer[..received.len.min(buffer.len())];
-                    heard.extend(self.take(now, bytes, arrival, around, &tai));
+                    heard.extend(self.take(now, &buffer[..received.len], received, around, &tai));
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -140,21 +122,20 @@ impl Asking {
         &mut self,
         now: Duration,
         bytes: &[u8],
-        arrival: Arrival,
+        received: Stamped,
         around: &Surroundings<'_>,
         tai: impl Fn(Instant<Utc>) -> Option<Instant<Tai>>,
     ) -> Option<Heard> {
-        let (peer, sent) = (self.socket.as_ref()?.peer(), self.sent?);
+        let (peer, (ta, tf)) = (self.socket.as_ref()?.peer(), received.around?);
         let (query, bytes) = (self.client.waits_for(peer)?, bytes.to_vec());
         // Neither CLOCK_REALTIME nor another host may move a server's time by 136 years.
         let said = around.parser.run(move || query.read(&bytes, ERA_PIVOT)).ok()?;
-        let (ta, tf) = narrowed(&sent, &arrival, around);
         self.client.sent(ta);
         if said.is_ok() {
             self.answered = Some(peer);
         }
         let events = self.client.heard(peer, said, tf, tai, now);
-        Some(Heard { counter: arrival.tf, events })
+        Some(Heard { counter: received.counter, events })
     }
 
     /// What all answers prove together at this value of the counter, as if a clock of this machine had

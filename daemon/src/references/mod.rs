@@ -18,7 +18,7 @@
 //! | `server.rs` | an NTP server's association with its poll controller |
 //! | `nts/` | keys and authentication around NTP |
 //! | `cluster.rs` | the hosts of a cluster that is one clock |
-//! | `stamped.rs` | the counter around an exchange, narrowed by the kernel's stamps |
+//! | `visits.rs` | a cluster that was asked once, and the answers kept in a file |
 //! | `sources.rs` | whose word a reference's facts are |
 //! | `sampled.rs` | references that are read immediately: a schedule around a reading |
 //! | `tally.rs` | counts and problems for status output |
@@ -41,11 +41,11 @@ mod resolver;
 mod sampled;
 mod server;
 mod sources;
-mod stamped;
 mod system;
 mod tally;
 #[cfg(test)]
 pub mod testing;
+mod visits;
 mod vmclock;
 #[cfg(test)]
 mod witness_tests;
@@ -255,6 +255,7 @@ impl Reference {
                 let source = vmclock::VmclockSource::new(vmclock);
                 Box::new(Sampled::new(source, name, span(vmclock.poll), now))
             }
+            ReferenceConfig::Visits(visits) => Box::new(visits::VisitsFile::new(visits, name, now)),
             ReferenceConfig::Ptp(ptp) => Box::new(ptp::Ptp::new(ptp, name, now)),
             ReferenceConfig::Chrony(chrony) => Box::new(chrony::Chrony::new(chrony, now)?),
             ReferenceConfig::Cluster(cluster) => {

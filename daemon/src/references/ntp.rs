@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use timevisor_clock_page::Counter;
 use timevisor_estimate::Exchange;
 use timevisor_linux::clock::bracket;
+use timevisor_linux::udp::stamped::{Arrival, BRACKET_TRIES, Sent, narrowed};
 use timevisor_protocols::control::{NtpData, Reference as Report};
 use timevisor_protocols::ntp::{
     Answer, Client, Config, ERA_PIVOT, Exchange as PairedExchange, Outcome, Port, RejectReason,
@@ -23,7 +24,6 @@ use timevisor_time::{Duration, Instant};
 use super::nts::{Nts, Progress};
 use super::path::{Opened, Path};
 use super::sources::Sources;
-use super::stamped::{Arrival, BRACKET_TRIES, Sent, narrowed};
 use super::{Details, Surroundings, Upstream, random};
 use crate::config::{Operator, ReferenceConfig, ServerConfig};
 use crate::parser::Parser;
@@ -319,7 +319,7 @@ impl Ntp {
         let mut stamped = [false, arrival.stamp.is_some()];
         let stamps = |sent: Sent| {
             stamped[0] = sent.stamp.is_some();
-            narrowed(&sent, &arrival, around)
+            narrowed(&sent, &arrival, around.calibration)
         };
         // Neither CLOCK_REALTIME nor another reference may move a server's time by 136 years.
         let outcome = self.client.on_answer(now, answer, ERA_PIVOT, stamps);

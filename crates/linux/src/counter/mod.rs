@@ -7,6 +7,7 @@
 //! | [`monotonic_raw`] | [`MonotonicRaw`], the fallback |
 //! | [`mod@calibrate`] | a counter's nominal frequency |
 //! | [`clocksource`] | [`Clocksources`]: what the kernel thinks of it now |
+//! | [`history`] | [`CounterHistory`]: whether what was learned of it is still valid |
 //!
 //! What it does not do: discipline anything. Every counter here is free-running.
 
@@ -14,6 +15,7 @@ pub mod calibrate;
 pub mod clocksource;
 #[cfg(target_arch = "aarch64")]
 pub mod cntvct;
+pub mod history;
 pub mod monotonic_raw;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
@@ -24,6 +26,7 @@ pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use clocksource::Clocksources;
 #[cfg(target_arch = "aarch64")]
 pub use cntvct::Cntvct;
+pub use history::CounterHistory;
 pub use monotonic_raw::{HostMonotonicRaw, MonotonicRaw};
 #[cfg(target_arch = "x86_64")]
 pub use tsc::{OrderedRead, Tsc, TscError, TscFacts};

@@ -6,6 +6,7 @@
 //! | `control.rs` | the content of control messages |
 //! | `plain.rs` | sendto and recvfrom alone |
 //! | `address.rs` | converts addresses between std and the kernel |
+//! | `stamped.rs` | the counter around questions and answers |
 //!
 //! One socket, connected to one peer, so that the kernel drops everyone else's packets; or, to find
 //! out what arrives instead of answers, one that is not connected and marks strangers. Stamps are
@@ -17,6 +18,7 @@ pub(crate) mod address;
 pub(crate) mod control;
 pub(crate) mod message;
 mod plain;
+pub mod stamped;
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,6 +1,7 @@
 //! One clock for a cluster of hosts.
 
 pub(crate) mod hosts;
+pub(crate) mod offline;
 pub(crate) mod thousand;
 pub(crate) mod timeline;
 
@@ -18,6 +19,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 40,
         run: hosts::five,
+    },
+    Test {
+        name: "cluster-offline",
+        about: "a host asks once, and again, and runs without a network from what it saved: truth inside, also after a restart of timevisord",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 40,
+        run: offline::offline,
     },
     Test {
         name: "cluster-timeline",

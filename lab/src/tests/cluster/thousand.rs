@@ -14,11 +14,11 @@ use timevisor_cluster::client::Client;
 use timevisor_cluster::node::{Event, Node, Settings};
 use timevisor_cluster::settle;
 use timevisor_estimate::RateLimits;
-use timevisor_linux::clock::{Bracket, bracket, monotonic, realtime};
+use timevisor_linux::clock::{bracket, monotonic, realtime};
 use timevisor_linux::counter::{HostCounter, Tsc};
 use timevisor_linux::poll::{PollFd, wait};
-use timevisor_linux::stamps::{KERNEL_SLEW_LIMIT, StampMap};
-use timevisor_linux::udp::UdpClient;
+use timevisor_linux::udp::Sockets;
+use timevisor_linux::udp::stamped::StampedClient;
 use timevisor_protocols::ntp::precise::Name;
 use timevisor_time::{Duration as Span, Instant as Time, Period, RateError, Tai, Utc};
 
@@ -38,9 +38,7 @@ const TAI_OFFSET: Span = Span::from_secs(37);
 
 struct Member {
     client: Client,
-    socket: UdpClient,
-    /// The counter and a bracket before the last question, and the kernel's stamp of it.
-    sent: Option<(u64, Bracket, Option<Time<Utc>>)>,
+    socket: StampedClient,
     vouched: Option<Duration>,
 }
 
@@ -113,43 +111,29 @@ impl Member {
         let own = SocketAddr::from(([127, 0, 0, 1], port));
         let node = Node::new(own, settings, vec![server], index as u64, monotonic());
         let name = Name::new("lab").context("a short name")?;
-        let (client, socket) = (Client::new(node, name, port), UdpClient::connect(server)?);
-        Ok(Self { client, socket, sent: None, vouched: None })
+        let socket = StampedClient::open(server, Sockets::Stamped)?;
+        Ok(Self { client: Client::new(node, name, port), socket, vouched: None })
     }
 
     fn ask(&mut self, counter: &HostCounter, random: u64) -> anyhow::Result<()> {
         if let Some((_, question)) = self.client.on_timer(monotonic(), random) {
-            let before = bracket(counter, 1);
-            let ta = counter.read_ordered();
-            self.socket.send(&question)?;
-            self.client.sent(ta);
-            self.sent = Some((ta, before, self.socket.recv_tx_stamp()?));
+            self.client.sent(self.socket.send(counter, &question)?);
         }
         Ok(())
     }
 
     fn take(&mut self, counter: &HostCounter, nominal: Period, began: Instant) {
         let mut buffer = [0; 512];
-        let late = self.socket.take_stamps().ok().flatten();
-        if let Some((_, _, stamp)) = &mut self.sent {
-            *stamp = stamp.or(late);
-        }
-        while let Ok(Some(received)) = self.socket.recv(&mut buffer) {
-            let tf = counter.read_ordered();
-            let after = bracket(counter, 1);
+        while let Ok(Some(received)) = self.socket.recv(counter, (nominal, RATE), &mut buffer) {
             let server = self.socket.peer();
-            let Some((ta, before, left)) = self.sent else { continue };
-            let limit = KERNEL_SLEW_LIMIT.plus(RATE);
-            let map = StampMap::new(before, after, nominal, limit);
-            let bound = |stamp: Option<_>, of: fn(&StampMap, _) -> _| of(map.as_ref()?, stamp?);
-            let sent = bound(left, StampMap::send_bound).map_or(ta, |stamp| stamp.max(ta));
-            let arrived = bound(received.stamp, StampMap::receive_bound);
-            let arrived = arrived.map_or(tf, |stamp| stamp.min(tf));
-            self.client.sent(sent);
-            let Some(query) = self.client.waits_for(server) else { continue };
+            let (Some(query), Some((ta, tf))) = (self.client.waits_for(server), received.around)
+            else {
+                continue;
+            };
+            self.client.sent(ta);
             let said = query.read(&buffer[..received.len], realtime());
             let tai = |utc: Time<Utc>| Some((utc + TAI_OFFSET).relabel::<Tai>());
-            let events = self.client.heard(server, said, arrived, tai, monotonic());
+            let events = self.client.heard(server, said, tf, tai, monotonic());
             if events.contains(&Event::Vouches) {
                 self.vouched = Some(began.elapsed());
             }

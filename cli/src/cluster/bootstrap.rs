@@ -1,0 +1,353 @@
+//! `timevisor cluster bootstrap`: asks one server until UTC is known well enough, and keeps that in a
+//! file, from which a host without a network runs. Needs no rights, and no daemon.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration as StdDuration, Instant, SystemTime};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
+use humantime_serde::re::humantime::format_rfc3339_nanos;
+use serde::Serialize;
+use timevisor_cluster::client::Client;
+use timevisor_cluster::node::{Event, Node, Settings};
+use timevisor_cluster::{horizon, settle};
+use timevisor_estimate::RateLimits;
+use timevisor_linux::clock::monotonic;
+use timevisor_linux::counter::{
+    Calibration, Choice, CounterHistory, HostCounter, calibrate, select,
+};
+use timevisor_linux::poll::{PollFd, wait};
+use timevisor_linux::state_file::{self, Readers};
+use timevisor_linux::udp::Sockets;
+use timevisor_linux::udp::stamped::StampedClient;
+use timevisor_protocols::ntp::ERA_PIVOT;
+use timevisor_protocols::ntp::precise::Name;
+use timevisor_protocols::visits::{Visit, Visits};
+use timevisor_time::{Duration, Instant as Time, Interval, RateError, Tai, Utc};
+
+use super::random;
+use crate::bind::span;
+use crate::bound::sides;
+
+/// How long anybody is asked.
+const PATIENCE: StdDuration = StdDuration::from_secs(10);
+/// A long wait says that it is one, on stderr.
+const PROGRESS: StdDuration = StdDuration::from_secs(5);
+const NTP_PORT: u16 = 123;
+/// A visit has some 300 bytes, and 64 are kept.
+const MOST_BYTES: u64 = 256 << 10;
+/// The bound whose horizon is printed.
+const WITHIN: Duration = Duration::from_millis(1);
+
+#[derive(Args)]
+pub struct Options {
+    /// Ask this host: a name or an address, and a port if that is not 123
+    #[arg(long, value_name = "HOST")]
+    seed: String,
+    /// The cluster's name; without it, the host's own UTC is asked for
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// End when UTC is known to this on either side, such as 5us; exit code 1 if it is not
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    within: Option<StdDuration>,
+    /// Add what was learned to this file, for a reference of type "visits"
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Answers, at most
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    exchanges: u32,
+    /// How far this machine's counter may be from its nominal rate:
+    /// oscillator.unmeasured_rate_ppm of the configuration
+    #[arg(long, value_name = "PPM", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=500))]
+    rate: u32,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was learned.
+#[derive(Serialize)]
+struct Learned {
+    #[serde(flatten)]
+    visit: Visit,
+    half_width_ns: i64,
+    questions: u64,
+    /// Seconds until UTC is known to 1 ms only, without another visit.
+    within_1ms_s: Option<f64>,
+    /// Visits in the file.
+    saved: Option<usize>,
+}
+
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let (counter, _) = select(Choice::Auto)?;
+    let calibration = calibrate(&counter)?;
+    let history = CounterHistory::of(&counter).context("cannot read the boot id")?;
+    let rate = RateError::from_ppm(options.rate).plus(calibration.error);
+    let rate = RateLimits::around(calibration.period, rate);
+    let seeds = resolve(&options.seed)?;
+    let mut asking = Asking::new(options, seeds, &counter, calibration, rate)?;
+    let (ticks, interval) = asking.run()?;
+    let visit = Visit {
+        server: asking.answered.map(|at| at.to_string()).unwrap_or_default(),
+        cluster: options.cluster.clone().unwrap_or_default(),
+        boot_id: history.boot_id.clone(),
+        counter: history.counter.clone(),
+        suspended_ns: history.suspended_ns,
+        ticks,
+        earliest_utc_ns: interval.earliest().floor_nanos(),
+        latest_utc_ns: interval.latest().ceil_nanos(),
+    };
+    let horizon = horizon::ticks(&interval, &rate, WITHIN);
+    let learned = Learned {
+        half_width_ns: (interval.width().half() + Duration::EPSILON).ceil_nanos(),
+        questions: asking.client.questions(),
+        within_1ms_s: horizon.map(|ticks| calibration.period.span(ticks).as_secs_f64()),
+        saved: options.save.as_deref().map(|file| save(file, &visit, &history)).transpose()?,
+        visit,
+    };
+    if options.json {
+        println!("{}", serde_json::to_string(&learned)?);
+    } else {
+        print!("{}", text(&learned, options));
+    }
+    let narrow = options.within.is_none_or(|within| {
+        u64::try_from(learned.half_width_ns).is_ok_and(|ns| u128::from(ns) <= within.as_nanos())
+    });
+    Ok(if narrow { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(learned: &Learned, options: &Options) -> String {
+    let Learned { visit, questions, .. } = learned;
+    let half = Duration::from_nanos(learned.half_width_ns);
+    let middle = visit.earliest_utc_ns.midpoint(visit.latest_utc_ns);
+    let middle = StdDuration::from_nanos(u64::try_from(middle).unwrap_or(0));
+    let mut out = format!("asked     {}, {questions} questions\n", visit.server);
+    out += &format!("utc       {}\n", format_rfc3339_nanos(SystemTime::UNIX_EPOCH + middle));
+    out += &format!("bound     {}\n", sides(half, half));
+    match learned.within_1ms_s {
+        Some(seconds) => {
+            out += &format!(
+                "horizon   within 1ms for {seconds:.0} s without another visit, at {} ppm\n",
+                options.rate
+            );
+        }
+        None => out += "horizon   the bound is wider than 1ms already\n",
+    }
+    if let Some((count, file)) = learned.saved.zip(options.save.as_ref()) {
+        out += &format!("saved     {}: {count} visits\n", file.display());
+    }
+    out
+}
+
+/// Adds the visit to the file; returns how many it holds then.
+fn save(file: &Path, visit: &Visit, history: &CounterHistory) -> Result<usize> {
+    let mut visits = match state_file::read(file, MOST_BYTES) {
+        Ok(bytes) => Visits::parse(&bytes).map_err(|why| {
+            anyhow!(
+                "{}: {why}; nothing was changed: name another file, or remove it",
+                file.display()
+            )
+        })?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Visits::default(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    };
+    visits.add(visit.clone(), |old| {
+        let then = CounterHistory {
+            boot_id: old.boot_id.clone(),
+            counter: old.counter.clone(),
+            suspended_ns: old.suspended_ns,
+        };
+        then.same_as(history).is_ok()
+    });
+    state_file::write_durably(file, visits.text().as_bytes(), Readers::All)
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(visits.iter().count())
+}
+
+/// The addresses of `host`, `host:port`, `address` or `[address]:port`.
+fn resolve(seed: &str) -> Result<Vec<SocketAddr>> {
+    if let Ok(address) = seed.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    if let Ok(ip) = seed.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, NTP_PORT)]);
+    }
+    let (host, port) = match seed.rsplit_once(':') {
+        Some((host, port)) => {
+            let port = port.parse().with_context(|| format!("{port:?} of {seed} is no port"))?;
+            (host, port)
+        }
+        None => (seed, NTP_PORT),
+    };
+    let found = (host, port).to_socket_addrs();
+    let found: Vec<SocketAddr> = found.with_context(|| format!("cannot look up {host}"))?.collect();
+    ensure!(!found.is_empty(), "{host} has no address");
+    Ok(found)
+}
+
+struct Asking<'a> {
+    client: Client,
+    socket: Option<StampedClient>,
+    answered: Option<SocketAddr>,
+    counter: &'a HostCounter,
+    calibration: Calibration,
+}
+
+impl<'a> Asking<'a> {
+    fn new(
+        options: &Options,
+        seeds: Vec<SocketAddr>,
+        counter: &'a HostCounter,
+        calibration: Calibration,
+        rate: RateLimits,
+    ) -> Result<Self> {
+        let name = match options.cluster.as_deref() {
+            None => Name::HOST,
+            Some(name) => Name::new(name)
+                .with_context(|| format!("{name} is no cluster's name: it has 1 to 16 bytes"))?,
+        };
+        let within = options.within.and_then(|within| i64::try_from(within.as_nanos()).ok());
+        let wanted = within.map(|ns| Duration::from_nanos(ns.saturating_mul(2)));
+        let settings = Settings {
+            burst: settle::Limits { wanted, most: options.exchanges },
+            spacing: Duration::ZERO,
+            children: 0,
+            lease: Duration::from_secs(1),
+            peers: 0,
+            poll: Duration::from_secs(1),
+            liars: 0,
+            trusted: None,
+            succession: None,
+            rate,
+            nominal: calibration.period,
+        };
+        // Nobody is sent to us: port 0.
+        let own = SocketAddr::from(([0, 0, 0, 0], 0));
+        let node = Node::new(own, settings, seeds, random()?, monotonic());
+        let client = Client::new(node, name, 0);
+        Ok(Self { client, socket: None, answered: None, counter, calibration })
+    }
+
+    /// Asks until there are bounds: the counter, and the interval of UTC at that.
+    fn run(&mut self) -> Result<(u64, Interval<Utc>)> {
+        let began = Instant::now();
+        let mut told = false;
+        while began.elapsed() < PATIENCE {
+            self.ask()?;
+            let pause = (self.client.poll_at() - monotonic()).max(Duration::ZERO);
+            let pause = StdDuration::from_nanos(u64::try_from(pause.ceil_nanos()).unwrap_or(0));
+            let mut fds: Vec<PollFd<'_>> =
+                self.socket.iter().map(|socket| PollFd::readable(socket.as_fd())).collect();
+            wait(&mut fds, Some(pause.min(StdDuration::from_millis(100))))?;
+            if let Some(ticks) = self.receive()? {
+                let (interval, _) = self.client.node().at(ticks).context("no bounds")?;
+                let utc = |time: Time<Tai>| time.relabel::<Utc>();
+                let interval = Interval::new(utc(interval.earliest()), utc(interval.latest()));
+                return Ok((ticks, interval.context("an interval without a time in it")?));
+            }
+            if began.elapsed() >= PROGRESS && !told {
+                eprintln!("no bounds after {} s: {}", PROGRESS.as_secs(), self.trouble());
+                told = true;
+            }
+        }
+        bail!("no bounds after {} s: {}", PATIENCE.as_secs(), self.trouble())
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        let Some((server, question)) = self.client.on_timer(monotonic(), random()?) else {
+            return Ok(());
+        };
+        if self.socket.as_ref().is_none_or(|socket| socket.peer() != server) {
+            self.socket = Some(StampedClient::open(server, Sockets::Stamped)?);
+        }
+        let socket = self.socket.as_mut().context("no socket")?;
+        self.client.sent(socket.send(self.counter, &question)?);
+        Ok(())
+    }
+
+    /// Takes what has arrived. Returns the counter once there are bounds.
+    fn receive(&mut self) -> Result<Option<u64>> {
+        let calibration = (self.calibration.period, self.calibration.error);
+        let mut buffer = [0; 2048];
+        while let Some(socket) = &mut self.socket {
+            let peer = socket.peer();
+            let received = match socket.recv(self.counter, calibration, &mut buffer) {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                // Another address of the name may answer.
+                Err(_) => {
+                    self.socket = None;
+                    break;
+                }
+            };
+            let (Some(query), Some((ta, tf))) = (self.client.waits_for(peer), received.around)
+            else {
+                continue;
+            };
+            self.client.sent(ta);
+            let said = query.read(&buffer[..received.len], ERA_PIVOT);
+            if said.is_ok() {
+                self.answered = Some(peer);
+            }
+            // Intervals of UTC throughout: the daemon converts them, which knows TAI - UTC.
+            let as_tai = |utc: Time<Utc>| Some(utc.relabel::<Tai>());
+            let events = self.client.heard(peer, said, tf, as_tai, monotonic());
+            if events.contains(&Event::Vouches) {
+                return Ok(Some(received.counter));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Why nobody was of use.
+    fn trouble(&self) -> String {
+        let refusals: Vec<String> =
+            self.client.refusals().map(|(server, why)| format!("{server}: {why}")).collect();
+        if refusals.is_empty() { "no answer".to_owned() } else { refusals.join("; ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_name_or_an_address_with_or_without_a_port() {
+        let one = |text: &str| resolve(text).unwrap()[0].to_string();
+        assert_eq!(one("192.0.2.1"), "192.0.2.1:123");
+        assert_eq!(one("192.0.2.1:1123"), "192.0.2.1:1123");
+        assert_eq!(one("2001:db8::1"), "[2001:db8::1]:123");
+        assert_eq!(one("[2001:db8::1]:4123"), "[2001:db8::1]:4123");
+        assert!(resolve("localhost:4123").unwrap().iter().all(|at| at.port() == 4123));
+        assert!(format!("{:#}", resolve("host:ntp").unwrap_err()).contains("is no port"));
+    }
+
+    #[test]
+    fn a_file_keeps_what_it_has_and_loses_nothing_that_it_does_not_understand() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("visits.json");
+        let (counter, _) = select(Choice::Auto).unwrap();
+        let history = CounterHistory::of(&counter).unwrap();
+        let visit = |ticks| Visit {
+            server: "192.0.2.1:123".to_owned(),
+            cluster: String::new(),
+            boot_id: history.boot_id.clone(),
+            counter: history.counter.clone(),
+            suspended_ns: history.suspended_ns,
+            ticks,
+            earliest_utc_ns: 0,
+            latest_utc_ns: 10,
+        };
+        assert_eq!(save(&file, &visit(1), &history).unwrap(), 1);
+        assert_eq!(save(&file, &visit(2), &history).unwrap(), 2);
+        let other = CounterHistory { boot_id: "0".repeat(32), ..history.clone() };
+        assert_eq!(save(&file, &visit(3), &other).unwrap(), 1, "of another boot");
+        std::fs::write(&file, "{}").unwrap();
+        let refused = format!("{:#}", save(&file, &visit(4), &history).unwrap_err());
+        assert!(refused.contains("nothing was changed"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "{}");
+    }
+}

@@ -1,0 +1,175 @@
+//! A host that asks a server of the cluster twice, and has no network otherwise. Its counter is 10 ppm
+//! fast and wanders.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use timevisor_clock_page::CounterId;
+use timevisor_linux::clock::bracket;
+use timevisor_linux::counter::HostCounter;
+
+use crate::command;
+use crate::host::Host;
+use crate::interrupt;
+use crate::ntp_impostor::Impostor;
+use crate::oscillator::{Oscillator, Parameters};
+use crate::reader::HostPage;
+use crate::scenario::Context;
+use crate::tests::faults::common::reference;
+
+const SEED: &str = "127.0.0.1:41280";
+/// Between the two visits.
+const APART: Duration = Duration::from_secs(8);
+
+pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
+    let upstream = Impostor::honest()?;
+    let mut root = Host::new(ctx)?;
+    let lines = reference(&upstream.address());
+    root.start(&format!("{lines}[server]\nlisten = [\"{SEED}\"]\n[[cluster]]\nname = \"lab\"\n"))?;
+    root.wait_synchronized(1_000)?;
+
+    let ctx = ctx.further("offline")?;
+    let parameters = Parameters { ppb: 10_000, offset: 1 << 44, amplitude_ppb: 20.0, period: 60e9 };
+    let mut node = Node::new(&ctx, Oscillator::new(&ctx, parameters)?)?;
+    node.host.wait_until("the missing file is named", |host| {
+        let row = reference_row(host)?;
+        let detail = row["detail"].as_str().unwrap_or_default();
+        Ok(row["status"] == "no-file" && detail.contains("timevisor cluster bootstrap --seed"))
+    })?;
+    let refused = node.bootstrap(&["--cluster", "other", "--seed", SEED])?;
+    ensure!(!refused.0 && refused.1.contains("no cluster of this name"), "{refused:?}");
+
+    let first = node.visit()?;
+    let page = node.wait_for_visits(1)?;
+    let one = node.watch(&page, APART)?;
+    let second = node.visit()?;
+    node.wait_for_visits(2)?;
+    // Nobody is left whom it could ask.
+    root.terminate()?;
+    let two = node.watch(&page, APART)?;
+    // What grows in 8 s: at 100 ppm without a measured rate, and at what two visits prove with it.
+    ensure!(two.growth_ns < one.growth_ns, "{one:?}, then {two:?}");
+
+    node.host.terminate()?;
+    node.host.restart()?;
+    let page = node.wait_for_visits(2)?;
+    let three = node.watch(&page, Duration::from_secs(2))?;
+    let horizon = node.horizon()?;
+    Ok(format!(
+        "+-{:.1} us after one visit of {} questions, {:.1} us wider {} s later; +-{:.1} us after another, {:.1} us wider; the \
+         same after a restart of timevisord; {} readings with the truth inside; {horizon}",
+        first["half_width_ns"].as_f64().context("no width")? / 1e3,
+        first["questions"],
+        one.growth_ns as f64 / 2e3,
+        APART.as_secs(),
+        second["half_width_ns"].as_f64().context("no width")? / 1e3,
+        two.growth_ns as f64 / 2e3,
+        one.readings + two.readings + three.readings,
+    ))
+}
+
+struct Node {
+    host: Host,
+    oscillator: Oscillator,
+    file: String,
+}
+
+#[derive(Debug)]
+struct Watched {
+    readings: u64,
+    /// Of the whole width.
+    growth_ns: i64,
+}
+
+impl Node {
+    fn new(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
+        let mut host = Host::with_oscillator(ctx, oscillator.clone())?;
+        let file = text(&host.directory().join("visits.json"))?;
+        host.start(&format!(
+            "[[reference]]\ntype = \"visits\"\nfile = \"{file}\"\npoll = \"100ms\"\n"
+        ))?;
+        Ok(Self { host, oscillator, file })
+    }
+
+    /// `timevisor cluster bootstrap` with this host's counter: whether it succeeded, and what it said.
+    fn bootstrap(&self, arguments: &[&str]) -> anyhow::Result<(bool, String)> {
+        let mut command = self.oscillator.tethered(self.host.cli_program());
+        command.args(["cluster", "bootstrap"]).args(arguments);
+        let out = command.output().context("cannot run timevisor")?;
+        let said = [out.stdout, out.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        Ok((out.status.success(), said.concat()))
+    }
+
+    fn visit(&self) -> anyhow::Result<Value> {
+        let said = self.bootstrap(&[
+            "--cluster",
+            "lab",
+            "--seed",
+            SEED,
+            "--within",
+            "1ms",
+            "--save",
+            &self.file,
+            "--json",
+        ])?;
+        ensure!(said.0, "{}", said.1);
+        serde_json::from_str(&said.1).with_context(|| format!("no JSON: {}", said.1))
+    }
+
+    fn wait_for_visits(&self, count: u64) -> anyhow::Result<HostPage> {
+        self.host.wait_until("the visits are known", |host| {
+            let accepted = reference_row(host)?["accepted"].as_u64();
+            let known = !host.json(&["status"])?["clock"]["half_width_ns"].is_null();
+            Ok(known && accepted == Some(count))
+        })?;
+        // The next page has what the visit proves.
+        interrupt::sleep(Duration::from_secs(1))?;
+        HostPage::open(self.host.directory())
+    }
+
+    /// Compares the page with CLOCK_REALTIME, which is what the server serves.
+    fn watch(&self, page: &HostPage, span: Duration) -> anyhow::Result<Watched> {
+        let tsc = HostCounter::for_reader(CounterId::X86Tsc).context("this machine has no TSC")?;
+        let (mut readings, mut widths) = (0, Vec::new());
+        let end = Instant::now() + span;
+        while Instant::now() < end {
+            interrupt::sleep(Duration::from_millis(2))?;
+            let moment = bracket(&tsc, 3);
+            let at = |tsc| page.convert(self.oscillator.counter(tsc));
+            let (before, after) = (at(moment.before)?, at(moment.after)?);
+            let tai = i64::from(before.tai_offset().context("no TAI - UTC")?) * 1_000_000_000;
+            let truth = moment.realtime.floor_nanos() + tai;
+            let (earliest, latest) = (before.earliest.floor_nanos(), after.latest.ceil_nanos());
+            ensure!(
+                before.has_estimate() && earliest <= truth && truth <= latest + 1,
+                "truth {truth} is not in {earliest}..{latest}: {before:?}"
+            );
+            readings += 1;
+            widths.push(latest - earliest);
+        }
+        ensure!(readings > 100, "only {readings} readings");
+        Ok(Watched { readings, growth_ns: widths[widths.len() - 1] - widths[0] })
+    }
+
+    /// What `timevisor now --within` says.
+    fn horizon(&self) -> anyhow::Result<String> {
+        let mut command = self.oscillator.tethered(self.host.cli_program());
+        command.arg("--run-directory").arg(self.host.directory());
+        let said = command::output(command.args(["now", "--within", "10ms"]))?;
+        let line = said.lines().find(|line| line.starts_with("horizon"));
+        let line = line.with_context(|| format!("no horizon: {said}"))?;
+        ensure!(line.contains("within 10ms until "), "{line}");
+        Ok(line.split_whitespace().skip(1).collect::<Vec<_>>().join(" "))
+    }
+}
+
+fn reference_row(host: &Host) -> anyhow::Result<Value> {
+    let status = host.json(&["status"])?;
+    status["references"].get(0).cloned().context("no reference")
+}
+
+fn text(path: &Path) -> anyhow::Result<String> {
+    path.to_str().map(str::to_owned).context("a path that is no text")
+}
