@@ -17,7 +17,8 @@ venv=$work/venv$("$PYTHON" -c 'import sys; print(sys.base_prefix.replace("/", "-
 "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$room/tests/requirements.txt"
 
 if [ -z "${TIMEVISORD:-}${WHEEL_ONLY:-}" ]; then
-    (cd "$root" && cargo build --quiet --locked -p timevisord)
+    # Not `-p timevisord`, which chooses other features of shared dependencies: see .ci/program.
+    (cd "$root" && cargo build --quiet --locked --workspace --bin timevisord)
     TIMEVISORD=$CARGO_TARGET_DIR/debug/timevisord
 fi
 

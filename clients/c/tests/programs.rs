@@ -199,15 +199,8 @@ impl Daemon {
     fn start() -> Self {
         let manifest = here().join("../../Cargo.toml");
         let mut build = outside_of_cargo(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "-p",
-            "timevisord",
-            "--bin",
-            "timevisord",
-            "--manifest-path",
-        ]);
+        // Not `-p timevisord`, which chooses other features of shared dependencies: see .ci/program.
+        build.args(["build", "--quiet", "--workspace", "--bin", "timevisord", "--manifest-path"]);
         run(build.arg(manifest));
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("timevisord.toml");
