@@ -35,6 +35,8 @@ const FIRMWARE_FILES: &[&str] = &["bios-256k.bin", "linuxboot_dma.bin", "kvmvapi
 /// with Linux 7.3: a soft lockup of 112 to 114 s, three times, also while none of our code ran). An
 /// inner guest boots in a third of the time, too: 43,000 exits where there were 125,000.
 pub const PERIODIC: &str = "nohz=off highres=off";
+/// Between two questions to a host; on a busy one, a question alone takes seconds.
+const MOST_PAUSE: Duration = Duration::from_secs(1);
 /// The inner guest takes minutes for what takes an ordinary one seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -187,8 +189,8 @@ impl NestedHost {
         row.cloned().with_context(|| format!("no VM {name} in {list}"))
     }
 
-    /// Waits until `done` returns true; errors meanwhile count as "not yet". Questions take at most
-    /// a fifth of the time: each starts programs on the emulated processor that runs the inner
+    /// Waits until `done` returns true; errors meanwhile count as "not yet". There is a pause after
+    /// each question, because it starts programs on the emulated processor that runs the inner
     /// guest, too.
     ///
     /// # Errors
@@ -206,7 +208,7 @@ impl NestedHost {
                 Ok(false) => {}
                 Err(error) => last = Some(format!("{error:#}")),
             }
-            interrupt::sleep(4 * asked.elapsed()).map(|()| None)
+            interrupt::sleep(MOST_PAUSE.min(4 * asked.elapsed())).map(|()| None)
         })?;
         if reached.is_none() {
             let logs = self.logs(8);
