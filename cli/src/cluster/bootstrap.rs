@@ -34,6 +34,9 @@ use crate::bound::sides;
 
 /// How long anybody is asked.
 const PATIENCE: StdDuration = StdDuration::from_secs(10);
+/// From the first answer to the last: they are intervals of UTC, which must not be mixed across a leap
+/// second, and a visit within 2 s of one is refused by timevisord.
+const LONGEST_BURST: StdDuration = StdDuration::from_secs(1);
 /// A long wait says that it is one, on stderr.
 const PROGRESS: StdDuration = StdDuration::from_secs(5);
 const NTP_PORT: u16 = 123;
@@ -192,6 +195,7 @@ struct Asking<'a> {
     client: Client,
     socket: Option<StampedClient>,
     answered: Option<SocketAddr>,
+    first_answer: Option<Instant>,
     counter: &'a HostCounter,
     calibration: Calibration,
 }
@@ -228,7 +232,8 @@ impl<'a> Asking<'a> {
         let own = SocketAddr::from(([0, 0, 0, 0], 0));
         let node = Node::new(own, settings, seeds, random()?, monotonic());
         let client = Client::new(node, name, 0);
-        Ok(Self { client, socket: None, answered: None, counter, calibration })
+        let (socket, answered, first_answer) = (None, None, None);
+        Ok(Self { client, socket, answered, first_answer, counter, calibration })
     }
 
     /// Asks until there are bounds: the counter, and the interval of UTC at that.
@@ -243,6 +248,13 @@ impl<'a> Asking<'a> {
                 self.socket.iter().map(|socket| PollFd::readable(socket.as_fd())).collect();
             wait(&mut fds, Some(pause.min(StdDuration::from_millis(100))))?;
             if let Some(ticks) = self.receive()? {
+                let took = self.first_answer.map_or(StdDuration::ZERO, |first| first.elapsed());
+                ensure!(
+                    took <= LONGEST_BURST,
+                    "the answers took {:.1} s, and {} s are allowed; run it again, or with fewer --exchanges",
+                    took.as_secs_f64(),
+                    LONGEST_BURST.as_secs()
+                );
                 let (interval, _) = self.client.node().at(ticks).context("no bounds")?;
                 let utc = |time: Time<Tai>| time.relabel::<Utc>();
                 let interval = Interval::new(utc(interval.earliest()), utc(interval.latest()));
@@ -291,6 +303,7 @@ impl<'a> Asking<'a> {
             let said = query.read(&buffer[..received.len], ERA_PIVOT);
             if said.is_ok() {
                 self.answered = Some(peer);
+                self.first_answer.get_or_insert_with(Instant::now);
             }
             // Intervals of UTC throughout: the daemon converts them, which knows TAI - UTC.
             let as_tai = |utc: Time<Utc>| Some(utc.relabel::<Tai>());
