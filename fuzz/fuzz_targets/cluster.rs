@@ -1,5 +1,5 @@
 //! A node of a cluster that hears arbitrary datagrams, late, lost and in any order: it never breaks, its
-//! bounds are never the wrong way round, and once it leads, it is exact.
+//! bounds are never the wrong way round, and once it leads, it is exact. With a key, nothing is believed.
 #![no_main]
 
 use std::net::SocketAddr;
@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use libfuzzer_sys::fuzz_target;
 use timevisor_cluster::client::Client;
 use timevisor_cluster::node::{Node, Settings};
-use timevisor_cluster::wire::time_of;
+use timevisor_cluster::wire::{Random, time_of};
 use timevisor_cluster::{settle, succession};
 use timevisor_estimate::RateLimits;
 use timevisor_protocols::ntp::ERA_PIVOT;
 use timevisor_protocols::ntp::precise::Name;
+use timevisor_protocols::nts::shared::{Sealer, Secret};
 use timevisor_time::{Duration, Period, RateError};
 
 /// Bytes of a step before its datagram: what happens, how much time passes (ms), how long the datagram is.
@@ -46,9 +47,26 @@ fn client(own_timeline: bool, liars: usize) -> Client {
     Client::new(node, name, 123).with_most_rate(RateError::from_ppm(100))
 }
 
+fn random(number: u64) -> Random {
+    let mut bytes = [1; Random::LEN];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    Random(bytes)
+}
+
+/// What seals the questions of a cluster with a key, whose answers nobody can make up.
+fn sealer() -> Option<Sealer> {
+    let secret = Secret::new([3; 32].into());
+    let keys = secret.cookie_keys(Name::new("lab").unwrap_or_default());
+    Some(Sealer::new(keys, &[[1; 32], [2; 32]].into()))
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((first, mut rest)) = data.split_first() else { return };
     let mut client = client(first & 1 != 0, usize::from(first >> 1 & 1));
+    let is_sealed = first & 4 != 0;
+    if is_sealed {
+        client = client.with_sealer(sealer());
+    }
     let (mut now, mut asked): (i64, Option<(SocketAddr, Vec<u8>)>) = (0, None);
     while rest.len() >= HEAD {
         let (head, after) = rest.split_at(HEAD);
@@ -57,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
         rest = after;
         now += i64::from(u16::from_be_bytes([head[1], head[2]]));
         let (at, counter) = (Duration::from_millis(now), now.unsigned_abs() * 1_000_000);
-        if let Some((server, question)) = client.on_timer(at, now.unsigned_abs() | 1) {
+        if let Some((server, question)) = client.on_timer(at, &random(now.unsigned_abs())) {
             client.sent(counter);
             asked = Some((server, question.to_vec()));
         }
@@ -74,6 +92,7 @@ fuzz_target!(|data: &[u8]| {
             }
             if let Some(query) = client.waits_for(*server) {
                 let said = query.read(&answer, ERA_PIVOT);
+                assert!(said.is_err() || !is_sealed);
                 let counter = counter + u64::from(head[0]);
                 client.heard(*server, said, counter, |stamp| Some(time_of(stamp)), at);
             }

@@ -1,6 +1,7 @@
 //! `timevisor cluster bootstrap`: asks one server until UTC is known well enough, and keeps that in a
 //! file, from which a host without a network runs. Needs no rights, and no daemon.
 
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -8,26 +9,29 @@ use std::process::ExitCode;
 use std::time::{Duration as StdDuration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use humantime_serde::re::humantime::format_rfc3339_nanos;
 use serde::Serialize;
 use timevisor_cluster::client::Client;
 use timevisor_cluster::node::{Event, Node, Settings};
+use timevisor_cluster::wire::Refused;
 use timevisor_cluster::{horizon, settle};
 use timevisor_estimate::RateLimits;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::counter::{
     Calibration, Choice, CounterHistory, HostCounter, calibrate, select,
 };
+use timevisor_linux::lock_file::{self, LockError};
 use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::state_file::{self, Readers};
 use timevisor_linux::udp::Sockets;
 use timevisor_linux::udp::stamped::StampedClient;
 use timevisor_protocols::ntp::ERA_PIVOT;
 use timevisor_protocols::ntp::precise::Name;
-use timevisor_protocols::visits::{Visit, Visits};
+use timevisor_protocols::visits::{MOST_BYTES, Visit, Visits};
 use timevisor_time::{Duration, Instant as Time, Interval, RateError, Tai, Utc};
 
+use super::key::sealer;
 use super::random;
 use crate::bind::span;
 use crate::bound::sides;
@@ -40,8 +44,8 @@ const LONGEST_BURST: StdDuration = StdDuration::from_secs(1);
 /// A long wait says that it is one, on stderr.
 const PROGRESS: StdDuration = StdDuration::from_secs(5);
 const NTP_PORT: u16 = 123;
-/// A visit has some 300 bytes, and 64 are kept.
-const MOST_BYTES: u64 = 256 << 10;
+/// How long another one that saves to the same file is waited for.
+const TURN: StdDuration = StdDuration::from_secs(5);
 /// The bound whose horizon is printed.
 const WITHIN: Duration = Duration::from_millis(1);
 
@@ -53,6 +57,9 @@ pub struct Options {
     /// The cluster's name; without it, the host's own UTC is asked for
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
+    /// The cluster's key, if it has one
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    key: Option<PathBuf>,
     /// End when UTC is known to this on either side, such as 5us; exit code 1 if it is not
     #[arg(long, value_name = "SPAN", value_parser = span)]
     within: Option<StdDuration>,
@@ -66,9 +73,32 @@ pub struct Options {
     /// oscillator.unmeasured_rate_ppm of the configuration
     #[arg(long, value_name = "PPM", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=500))]
     rate: u32,
+    /// The counter that timevisord uses here: `counter` of its configuration
+    #[arg(long, value_enum, default_value_t = Counter::Auto)]
+    counter: Counter,
     /// One JSON object
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Counter {
+    /// The processor's if it can be trusted, otherwise CLOCK_MONOTONIC_RAW
+    Auto,
+    Tsc,
+    Cntvct,
+    MonotonicRaw,
+}
+
+impl From<Counter> for Choice {
+    fn from(counter: Counter) -> Self {
+        match counter {
+            Counter::Auto => Self::Auto,
+            Counter::Tsc => Self::Tsc,
+            Counter::Cntvct => Self::Cntvct,
+            Counter::MonotonicRaw => Self::MonotonicRaw,
+        }
+    }
 }
 
 /// What was learned.
@@ -85,7 +115,7 @@ struct Learned {
 }
 
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let (counter, _) = select(Choice::Auto)?;
+    let (counter, _) = select(options.counter.into())?;
     let calibration = calibrate(&counter)?;
     let history = CounterHistory::of(&counter).context("cannot read the boot id")?;
     let rate = RateError::from_ppm(options.rate).plus(calibration.error);
@@ -147,6 +177,8 @@ fn text(learned: &Learned, options: &Options) -> String {
 
 /// Adds the visit to the file; returns how many it holds then.
 fn save(file: &Path, visit: &Visit, history: &CounterHistory) -> Result<usize> {
+    // Held until the file is written: of two that save at once, neither loses what the other learned.
+    let _turn = turn(file)?;
     let mut visits = match state_file::read(file, MOST_BYTES) {
         Ok(bytes) => Visits::parse(&bytes).map_err(|why| {
             anyhow!(
@@ -168,6 +200,21 @@ fn save(file: &Path, visit: &Visit, history: &CounterHistory) -> Result<usize> {
     state_file::write_durably(file, visits.text().as_bytes(), Readers::All)
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(visits.iter().count())
+}
+
+/// The lock beside the file.
+fn turn(file: &Path) -> Result<File> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".lock");
+    let (lock, began) = (PathBuf::from(name), Instant::now());
+    loop {
+        match lock_file::take(&lock) {
+            Err(LockError::Held { .. }) if began.elapsed() < TURN => {
+                std::thread::sleep(StdDuration::from_millis(10));
+            }
+            taken => return Ok(taken?),
+        }
+    }
 }
 
 /// The addresses of `host`, `host:port`, `address` or `[address]:port`.
@@ -230,8 +277,11 @@ impl<'a> Asking<'a> {
         };
         // Nobody is sent to us: port 0.
         let own = SocketAddr::from(([0, 0, 0, 0], 0));
-        let node = Node::new(own, settings, seeds, random()?, monotonic());
-        let client = Client::new(node, name, 0);
+        let seed = getrandom::u64();
+        let seed = seed.map_err(|e| anyhow!("the kernel returns no random numbers: {e}"))?;
+        let node = Node::new(own, settings, seeds, seed, monotonic());
+        let sealer = sealer(options.key.as_deref(), name)?;
+        let client = Client::new(node, name, 0).with_sealer(sealer);
         let (socket, answered, first_answer) = (None, None, None);
         Ok(Self { client, socket, answered, first_answer, counter, calibration })
     }
@@ -269,7 +319,7 @@ impl<'a> Asking<'a> {
     }
 
     fn ask(&mut self) -> Result<()> {
-        let Some((server, question)) = self.client.on_timer(monotonic(), random()?) else {
+        let Some((server, question)) = self.client.on_timer(monotonic(), &random()?) else {
             return Ok(());
         };
         if self.socket.as_ref().is_none_or(|socket| socket.peer() != server) {
@@ -317,8 +367,19 @@ impl<'a> Asking<'a> {
 
     /// Why nobody was of use.
     fn trouble(&self) -> String {
-        let refusals: Vec<String> =
-            self.client.refusals().map(|(server, why)| format!("{server}: {why}")).collect();
+        let text = |why: Refused| match why {
+            Refused::Rate { .. } => {
+                "this is a cluster's own timeline, which is no UTC: ask for the \
+                                     cluster's name, or for none"
+                    .to_owned()
+            }
+            why => why.to_string(),
+        };
+        let refusals: Vec<String> = self
+            .client
+            .refusals()
+            .map(|(server, why)| format!("{server}: {}", text(why)))
+            .collect();
         if refusals.is_empty() { "no answer".to_owned() } else { refusals.join("; ") }
     }
 }
@@ -362,5 +423,35 @@ mod tests {
         let refused = format!("{:#}", save(&file, &visit(4), &history).unwrap_err());
         assert!(refused.contains("nothing was changed"), "{refused}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "{}");
+    }
+
+    #[test]
+    fn of_two_that_save_at_once_none_loses_its_visit() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("visits.json");
+        let (counter, _) = select(Choice::Auto).unwrap();
+        let history = CounterHistory::of(&counter).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (file, history) = (&file, &history);
+                scope.spawn(move || {
+                    for one in 0..5 {
+                        let visit = Visit {
+                            server: "192.0.2.1:123".to_owned(),
+                            cluster: String::new(),
+                            boot_id: history.boot_id.clone(),
+                            counter: history.counter.clone(),
+                            suspended_ns: history.suspended_ns,
+                            ticks: thread * 5 + one,
+                            earliest_utc_ns: 0,
+                            latest_utc_ns: 10,
+                        };
+                        save(file, &visit, history).unwrap();
+                    }
+                });
+            }
+        });
+        let visits = Visits::parse(&std::fs::read(&file).unwrap()).unwrap();
+        assert_eq!(visits.iter().count(), 20);
     }
 }

@@ -4,12 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use timevisor_results::Results;
 use timevisor_simulation::cluster::{Link, Plan, Report, World};
 use timevisor_time::{Duration, RateError};
+
+use crate::plot::{Line, svg};
+
+mod published;
 
 /// A world of this many nodes takes some gigabytes of memory.
 const MOST_NODES: u32 = 2_000_000;
@@ -61,6 +65,12 @@ pub struct Options {
     /// Decides delays, losses and counters
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Start the same clusters by the algorithm of HPGC as it was published, too
+    #[arg(long)]
+    published: bool,
+    /// Draw how many nodes are done by when, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// JSON instead of the table
     #[arg(long)]
     json: bool,
@@ -100,7 +110,7 @@ fn share(text: &str) -> Result<f64, String> {
 /// Exit code 1: a node vouched for bounds without the truth.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let mut outside = 0;
-    let mut rows = Vec::new();
+    let (mut rows, mut curves) = (Vec::new(), Vec::new());
     if !options.json {
         println!("{HEAD}");
     }
@@ -124,6 +134,27 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             print!("{}", lines(&report));
         }
         rows.extend(objects(&report));
+        curves.push(ours(&report));
+    }
+    if options.published {
+        if !options.json {
+            println!("\n{}", published::HEAD);
+        }
+        for nodes in &options.nodes {
+            for (serving, found) in published::start(options, *nodes) {
+                if !options.json {
+                    print!("{}", published::lines(*nodes, serving, &found));
+                }
+                rows.extend(published::objects(*nodes, serving, &found));
+                curves.push(published::curve_of(*nodes, serving, &found));
+            }
+        }
+        curves.extend(published::as_published(&curves));
+    }
+    if let Some(path) = &options.plot {
+        let (x, y) = ("ms since the start", "log10 of nodes that are done");
+        let drawn = svg("A cluster's cold start", x, y, curves);
+        std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let results = Results::new("cluster-simulate", rows).with_caption(caption(options));
     if options.json {
@@ -194,6 +225,22 @@ fn lines(report: &Report) -> String {
         );
     }
     out
+}
+
+fn ours(report: &Report) -> Line {
+    let name = format!("{} nodes", report.nodes);
+    curve(report.all_vouching_ns(), "crimson", name)
+}
+
+/// How many nodes are done by when. A picture needs some hundred points of a million.
+fn curve(done_ns: &[f64], color: &'static str, name: String) -> Line {
+    let step = (done_ns.len() / 300).max(1);
+    let last = done_ns.len().checked_sub(1);
+    let points = (0..done_ns.len()).step_by(step).chain(last).map(|index| {
+        let done = u32::try_from(index).map_or(f64::NAN, |index| f64::from(index) + 1.0);
+        (done_ns[index] * 1e-6, done.log10())
+    });
+    Line { points: points.collect(), color, width: 2.0, dashed: false, name }
 }
 
 /// One object for each level.

@@ -13,7 +13,9 @@ use serde::Serialize;
 use timevisor_cluster::wire::{Query, Said};
 use timevisor_protocols::ntp::ERA_PIVOT;
 use timevisor_protocols::ntp::precise::Name;
+use timevisor_protocols::nts::shared::Sealer;
 
+use super::key::sealer;
 use super::random;
 use super::status::clusters;
 use crate::plot::{Line, Marks, svg_with_marks};
@@ -40,6 +42,9 @@ pub struct Options {
     /// daemon begins
     #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "timeline")]
     host: Vec<SocketAddr>,
+    /// The cluster's key, if it has one
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// JSON instead of the table
     #[arg(long)]
     json: bool,
@@ -52,6 +57,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let host = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 123));
     let found = text.parse::<SocketAddr>().ok().or_else(host);
     found.ok_or_else(|| "write 192.0.2.1, 192.0.2.1:123 or [2001:db8::1]:123".to_owned())
+}
+
+/// What hosts are asked about.
+struct Asking {
+    timeline: Name,
+    sealer: Option<Sealer>,
 }
 
 /// A host, as it answered.
@@ -118,7 +129,8 @@ fn show(directory: &Path, options: &Options, text: impl Fn(&[Node]) -> String) -
     let (timeline, starts) = start(directory, options)?;
     let name = Name::new(&timeline)
         .with_context(|| format!("{timeline} is no cluster's name: it has 1 to 16 bytes"))?;
-    let found = walk(name, &starts)?;
+    let asking = Asking { timeline: name, sealer: sealer(options.key.as_deref(), name)? };
+    let found = walk(&asking, &starts)?;
     ensure!(
         found.iter().any(|node| node.level.is_some()),
         "no host of {timeline} answered: {}",
@@ -167,14 +179,14 @@ fn start(directory: &Path, options: &Options) -> Result<(String, Vec<SocketAddr>
     Ok((on_wire(clock), starts))
 }
 
-fn walk(timeline: Name, starts: &[SocketAddr]) -> Result<Vec<Node>> {
+fn walk(asking: &Asking, starts: &[SocketAddr]) -> Result<Vec<Node>> {
     let mut queue: VecDeque<SocketAddr> = starts.iter().copied().collect();
     let mut seen: BTreeSet<SocketAddr> = starts.iter().copied().collect();
     let mut namers: BTreeMap<SocketAddr, Vec<SocketAddr>> = BTreeMap::new();
     let mut found = Vec::new();
     let mut told = Instant::now();
     while let Some(address) = queue.pop_front() {
-        let (node, others) = visit(timeline, address)?;
+        let (node, others) = visit(asking, address)?;
         found.push(node);
         for other in others {
             namers.entry(other).or_default().push(address);
@@ -204,7 +216,7 @@ fn join(found: &mut [Node], namers: &BTreeMap<SocketAddr, Vec<SocketAddr>>) {
 }
 
 /// Asks one host until it names nobody new.
-fn visit(timeline: Name, address: SocketAddr) -> Result<(Node, BTreeSet<SocketAddr>)> {
+fn visit(asking: &Asking, address: SocketAddr) -> Result<(Node, BTreeSet<SocketAddr>)> {
     let node = |status: String| Node {
         address,
         named_by: None,
@@ -223,7 +235,7 @@ fn visit(timeline: Name, address: SocketAddr) -> Result<(Node, BTreeSet<SocketAd
     let mut others = BTreeSet::new();
     let mut last: Option<Said> = None;
     for _ in 0..MOST_QUESTIONS {
-        match question(&socket, timeline)? {
+        match question(&socket, asking)? {
             Ok(said) => {
                 let before = others.len();
                 others.extend(said.others.iter().flatten().copied());
@@ -255,10 +267,11 @@ fn visit(timeline: Name, address: SocketAddr) -> Result<(Node, BTreeSet<SocketAd
 }
 
 /// One question, asked again if it is lost. The inner error says what is wrong with the host.
-fn question(socket: &UdpSocket, timeline: Name) -> Result<Result<Said, String>> {
+fn question(socket: &UdpSocket, asking: &Asking) -> Result<Result<Said, String>> {
     for _ in 0..TRIES {
-        let query = Query::new(timeline, random()?);
-        if let Err(error) = socket.send(&query.datagram(None)) {
+        let made = Query::made(asking.timeline, None, asking.sealer.as_ref(), &random()?);
+        let (query, datagram) = made.context("the question cannot be sealed")?;
+        if let Err(error) = socket.send(&datagram) {
             return Ok(Err(format!("unreachable: {error}")));
         }
         let mut buffer = [0; 2048];

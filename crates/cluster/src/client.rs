@@ -7,20 +7,20 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use timevisor_protocols::ntp::Datagram;
 use timevisor_protocols::ntp::precise::{Member, Name};
+use timevisor_protocols::nts::shared::Sealer;
 use timevisor_time::{Duration, Instant, Interval, RateError, Tai, Utc};
 
 use crate::facts::Statement;
 use crate::mesh::Standing;
 use crate::node::{Answer, Event, Node, Origin, Question};
-use crate::wire::{Query, Refused, Said};
+use crate::wire::{Query, Random, Refused, Said};
 
 /// Servers whose last refusal is remembered.
 const MOST_REFUSALS: usize = 64;
 
 /// A question on its way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiting {
     question: Question<SocketAddr>,
     query: Query,
@@ -39,6 +39,8 @@ pub struct Client {
     questions: u64,
     /// How far a timeline's rate may be from that of TAI.
     most_rate: RateError,
+    /// Of a cluster with a key.
+    sealer: Option<Sealer>,
 }
 
 impl Client {
@@ -47,7 +49,13 @@ impl Client {
     pub fn new(node: Node<SocketAddr>, timeline: Name, port: u16) -> Self {
         let (waiting, refusals) = (None, BTreeMap::new());
         let most_rate = RateError::ZERO;
-        Self { node, timeline, port, waiting, refusals, questions: 0, most_rate }
+        Self { node, timeline, port, waiting, refusals, questions: 0, most_rate, sealer: None }
+    }
+
+    /// Questions are sealed with this, and only answers are believed that are, too.
+    #[must_use]
+    pub fn with_sealer(self, sealer: Option<Sealer>) -> Self {
+        Self { sealer, ..self }
     }
 
     /// The node.
@@ -83,24 +91,28 @@ impl Client {
     /// When [`Self::on_timer`] has something to do.
     #[must_use]
     pub fn poll_at(&self) -> Duration {
-        self.waiting.map_or_else(|| self.node.poll_at(), |waiting| waiting.question.until)
+        self.waiting.as_ref().map_or_else(|| self.node.poll_at(), |waiting| waiting.question.until)
     }
 
-    /// What to send now, if anything. `random` must not be foreseeable.
-    pub fn on_timer(&mut self, now: Duration, random: u64) -> Option<(SocketAddr, Datagram)> {
-        if let Some(waiting) = self.waiting {
+    /// What to send now, if anything.
+    pub fn on_timer(&mut self, now: Duration, random: &Random) -> Option<(SocketAddr, Vec<u8>)> {
+        if let Some(waiting) = &self.waiting {
             if now < waiting.question.until {
                 return None;
             }
-            self.waiting = None;
             self.node.lost(waiting.question.server, now);
+            self.waiting = None;
         }
         let question = self.node.on_timer(now)?;
-        let query = Query::new(self.timeline, random);
         let member = Member { asker: self.node.asker(), port: self.port };
+        let made = Query::made(self.timeline, Some(member), self.sealer.as_ref(), random);
+        let Some((query, datagram)) = made else {
+            self.node.lost(question.server, now);
+            return None;
+        };
         self.waiting = Some(Waiting { question, query, sent: None });
         self.questions += 1;
-        Some((question.server, query.datagram(Some(member))))
+        Some((question.server, datagram))
     }
 
     /// The question left no earlier than this value of our counter.
@@ -114,8 +126,8 @@ impl Client {
     /// is none, and nothing that arrives from there is of interest.
     #[must_use]
     pub fn waits_for(&self, server: SocketAddr) -> Option<Query> {
-        let waiting = self.waiting.filter(|waiting| waiting.question.server == server)?;
-        waiting.sent.map(|_| waiting.query)
+        let waiting = self.waiting.as_ref().filter(|waiting| waiting.question.server == server)?;
+        waiting.sent.map(|_| waiting.query.clone())
     }
 
     /// Takes in what [`Query::read`] made of a datagram from this server. `counter` is no earlier than
@@ -128,8 +140,8 @@ impl Client {
         tai: impl Fn(Instant<Utc>) -> Option<Instant<Tai>>,
         now: Duration,
     ) -> Vec<Event<SocketAddr>> {
-        let Some(Waiting { question: Question { server, .. }, sent: Some(sent), .. }) =
-            self.waiting.filter(|waiting| waiting.question.server == from)
+        let waiting = self.waiting.as_ref().filter(|waiting| waiting.question.server == from);
+        let Some(&Waiting { question: Question { server, .. }, sent: Some(sent), .. }) = waiting
         else {
             return Vec::new();
         };

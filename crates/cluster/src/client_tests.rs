@@ -28,7 +28,12 @@ fn server(name: &str) -> Server {
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let mut server = Server::new(config, 1).unwrap();
     let referrer = Box::new(Children::<SocketAddr>::new(10, Duration::from_secs(60)));
-    server.serve_cluster(Cluster { name: Name::new(name).unwrap(), is_timeline: false, referrer });
+    server.serve_cluster(Cluster {
+        name: Name::new(name).unwrap(),
+        is_timeline: false,
+        secret: None,
+        referrer,
+    });
     server
 }
 
@@ -99,7 +104,9 @@ fn run_from(
         }
         now = now.max(due.ceil_nanos());
         let span = |ns: i64| Duration::from_nanos(ns);
-        let Some((server, question)) = client.on_timer(span(now), turn) else { continue };
+        let Some((server, question)) = client.on_timer(span(now), &Random::of(turn)) else {
+            continue;
+        };
         client.sent(u64::try_from(now).unwrap());
         let Some((_, found)) = servers.iter_mut().find(|(name, _)| at(name) == server) else {
             continue;

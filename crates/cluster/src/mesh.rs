@@ -187,11 +187,6 @@ impl<A: Copy + PartialEq> Mesh<A> {
     pub fn level(&self) -> Option<u8> {
         self.peers.iter().filter(|peer| !peer.named).map(|peer| peer.level).min()
     }
-
-    /// Forgets everything: the timeline began anew.
-    pub fn clear(&mut self) {
-        self.peers.clear();
-    }
 }
 
 #[cfg(test)]

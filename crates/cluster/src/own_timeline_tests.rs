@@ -90,14 +90,14 @@ fn run(
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let mut server = Server::new(config, 1).unwrap();
     let referrer = Box::new(Children::<SocketAddr>::new(10, Duration::from_secs(60)));
-    server.serve_cluster(Cluster { name: name(), is_timeline: true, referrer });
+    server.serve_cluster(Cluster { name: name(), is_timeline: true, secret: None, referrer });
     let (mut now, mut events) = (0, Vec::new());
     for turn in 1.. {
         now = now.max(client.poll_at().ceil_nanos());
         if now >= until || client.node().is_to_lead() {
             break;
         }
-        let Some((to, question)) = client.on_timer(span(now), turn) else { continue };
+        let Some((to, question)) = client.on_timer(span(now), &Random::of(turn)) else { continue };
         client.sent(u64::try_from(now).unwrap());
         assert_eq!(server.asks_for(&question), Some(name()));
         let Some(ServedClock::Known(time)) = clock(now + 30_000) else { continue };

@@ -4,7 +4,10 @@
 //! A question has a random number as its transmit stamp, which the answer repeats: whoever has not
 //! seen the question cannot answer it, and a replayed answer belongs to no question.
 //!
-//! What it does not do: authenticate (NTS sits around this), take stamps, or know TAI - UTC.
+//! In a cluster with a key, questions and answers are sealed with it
+//! ([`shared`](timevisor_protocols::nts::shared)).
+//!
+//! What it does not do: take stamps, or know TAI - UTC.
 
 use std::net::SocketAddr;
 
@@ -15,6 +18,8 @@ use timevisor_protocols::ntp::precise::{
 };
 use timevisor_protocols::ntp::response::{Policy, Response};
 use timevisor_protocols::ntp::{Datagram, ERA_PIVOT, KissCode, NtpTimestamp, Packet, RejectReason};
+use timevisor_protocols::nts::shared::{Random as SealRandom, Sealer};
+use timevisor_protocols::nts::{Opening, Refusal};
 use timevisor_time::{Duration, Instant, Interval, Tai, Utc};
 
 use crate::node::Origin;
@@ -23,11 +28,46 @@ use crate::node::Origin;
 /// shortest that servers know.
 const POLL: i8 = 0;
 
+/// Random bytes for one question. Nobody else may know them before it is sent, and none are used twice.
+#[derive(Clone, Copy, Debug)]
+pub struct Random(pub [u8; Random::LEN]);
+
+impl Random {
+    /// How many are used: 8 for the transmit stamp, and for the seal an identifier and two nonces.
+    pub const LEN: usize = 8 + 32 + 16 + 16;
+
+    fn stamp(&self) -> u64 {
+        self.0.first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes))
+    }
+
+    fn seal(&self) -> Option<SealRandom> {
+        let (_, rest) = self.0.split_first_chunk::<8>()?;
+        let (identifier, rest) = rest.split_first_chunk()?;
+        let (nonce, rest) = rest.split_first_chunk()?;
+        let cookie = rest.first_chunk()?;
+        Some(SealRandom { identifier: *identifier, nonce: *nonce, cookie: *cookie })
+    }
+}
+
+#[cfg(test)]
+impl Random {
+    /// Others for each number.
+    pub(crate) fn of(number: u64) -> Self {
+        let mut bytes = [7; Self::LEN];
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&number.to_be_bytes());
+        }
+        Self(bytes)
+    }
+}
+
 /// One question that waits for its answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Query {
     timeline: Name,
     cookie: NtpTimestamp,
+    /// What opens the answer to a sealed question.
+    opening: Option<Opening>,
 }
 
 /// What a server answered.
@@ -66,6 +106,14 @@ pub enum Refused {
     /// Another cluster's server.
     #[error("the server has no cluster of this name; compare [[cluster]] name on both hosts")]
     NoSuchCluster,
+    /// The cluster has a key, and the question was not sealed.
+    #[error("the cluster has a key; give it (key in [[cluster]], or --key)")]
+    KeyRequired,
+    /// The server could not open the question.
+    #[error(
+        "the server has another key, or none for this cluster; compare the files that `key` names"
+    )]
+    WrongKey,
     /// The header is none that can be used.
     #[error("its answer is of no use ({0})")]
     Header(RejectReason),
@@ -87,7 +135,24 @@ impl Query {
     #[must_use]
     pub fn new(timeline: Name, random: u64) -> Self {
         // Zero would mean that there is no stamp.
-        Self { timeline, cookie: NtpTimestamp::from_bits(random.max(1)) }
+        Self { timeline, cookie: NtpTimestamp::from_bits(random.max(1)), opening: None }
+    }
+
+    /// A question, and the datagram to send; by somebody who is no member, `None`. With a `sealer`, an
+    /// answer counts only if it is sealed with the same secret. `None` never happens: it is the
+    /// cipher's refusal.
+    #[must_use]
+    pub fn made(
+        timeline: Name,
+        member: Option<Member>,
+        sealer: Option<&Sealer>,
+        random: &Random,
+    ) -> Option<(Self, Vec<u8>)> {
+        let plain = Self::new(timeline, random.stamp());
+        let datagram = plain.datagram(member);
+        let Some(sealer) = sealer else { return Some((plain, datagram.to_vec())) };
+        let (sealed, opening) = sealer.seal(&datagram, &random.seal()?)?;
+        Some((Self { opening: Some(opening), ..plain }, sealed))
     }
 
     /// The datagram to send; by somebody who is no member, `None`.
@@ -104,6 +169,16 @@ impl Query {
     /// # Errors
     /// It is no answer to this question, or one that says nothing.
     pub fn read(&self, bytes: &[u8], about: Instant<Utc>) -> Result<Said, Refused> {
+        let Some(opening) = &self.opening else { return self.read_plain(bytes, about) };
+        match opening.open(bytes) {
+            Ok(opened) => self.read_plain(&opened.plain, about),
+            Err(Refusal::Nak) => Err(Refused::WrongKey),
+            // A server with our key seals whatever it says; others have nothing to say.
+            Err(_) => Err(Refused::Stray),
+        }
+    }
+
+    fn read_plain(&self, bytes: &[u8], about: Instant<Utc>) -> Result<Said, Refused> {
         let (packet, tail) = Packet::parse(bytes).map_err(|_| Refused::Malformed)?;
         if packet.mode != Mode::Server || packet.version != VERSION {
             return Err(Refused::Malformed);
@@ -114,6 +189,7 @@ impl Query {
         let tail = Tail::parse(tail).map_err(|_| Refused::Malformed)?;
         match Reply::find(&tail.fields, self.timeline) {
             Some(reply) if reply.status == Status::NoSuchTimeline => Err(Refused::NoSuchCluster),
+            Some(reply) if reply.status == Status::KeyRequired => Err(Refused::KeyRequired),
             Some(reply) => self.said(&packet, &reply, about),
             None if packet.stratum == 0 => self.declined(&packet),
             None => Err(Refused::Foreign),

@@ -8,6 +8,8 @@ use timevisor_protocols::ntp::precise::{Asker, Bounds};
 use timevisor_protocols::ntp::server::{
     Action, Cluster, Config, PreciseTime, ServedClock, ServedTime, Server, Unsynchronized,
 };
+use timevisor_protocols::nts::server::Protector;
+use timevisor_protocols::nts::shared::{Secret, session};
 
 use super::*;
 use crate::children::Children;
@@ -54,7 +56,7 @@ fn server() -> Server {
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let mut server = Server::new(config, 1).unwrap();
     let referrer = Box::new(Children::<SocketAddr>::new(2, Duration::from_secs(60)));
-    server.serve_cluster(Cluster { name: name("lab"), is_timeline: false, referrer });
+    server.serve_cluster(Cluster { name: name("lab"), is_timeline: false, secret: None, referrer });
     server
 }
 
@@ -147,6 +149,100 @@ fn a_server_that_limits_us_is_left_alone() {
         }
     }
     assert_eq!(kissed, Some(Err(Refused::Kiss(KissCode::Rate))));
+}
+
+fn secret(byte: u8) -> Secret {
+    let mut bytes = [byte; 32];
+    bytes[0] = 1;
+    Secret::new(bytes.into())
+}
+
+/// A server of the cluster "lab" that answers only who has this secret.
+fn server_with(secret: &Secret) -> Server {
+    let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
+    let mut server = Server::new(config, 1).unwrap();
+    let mut protector = Protector::without_keys(Box::new(|bytes| {
+        bytes.fill(9);
+        true
+    }));
+    protector.share(name("lab"), &secret.cookie_keys(name("lab")));
+    server.serve_nts(protector);
+    let referrer = Box::new(Children::<SocketAddr>::new(2, Duration::from_secs(60)));
+    let secret = Some(name("lab"));
+    server.serve_cluster(Cluster { name: name("lab"), is_timeline: false, secret, referrer });
+    server
+}
+
+fn sealer(secret: &Secret, cluster: &str) -> Sealer {
+    let session = session(|bytes| {
+        bytes.fill(5);
+        true
+    });
+    Sealer::new(secret.cookie_keys(name(cluster)), &session.unwrap())
+}
+
+/// A question of a member, sealed if there is something to seal it with.
+fn made(sealer: Option<&Sealer>, number: u64) -> (Query, Vec<u8>) {
+    Query::made(name("lab"), Some(MEMBER), sealer, &Random::of(number)).unwrap()
+}
+
+/// The server's answer, if it gives one.
+fn answer(server: &mut Server, question: &[u8]) -> Option<Vec<u8>> {
+    match server.respond(Duration::ZERO, question, now(), &clock(), at("127.0.0.1:999")) {
+        Action::Reply { bytes, .. } => Some(bytes.to_vec()),
+        Action::Protected { .. } => Some(server.protected().to_vec()),
+        Action::Kiss { .. } | Action::Drop(_) => None,
+    }
+    .inspect(|answer| assert!(answer.len() <= question.len(), "amplification"))
+}
+
+#[test]
+fn hosts_with_the_same_key_understand_each_other() {
+    let (mut server, sealer) = (server_with(&secret(7)), sealer(&secret(7), "lab"));
+    for number in 1..4 {
+        let (query, question) = made(Some(&sealer), number);
+        let said = query.read(&answer(&mut server, &question).unwrap(), now()).unwrap();
+        assert!(said.intervals.unwrap()[0].contains(now()));
+    }
+}
+
+#[test]
+fn who_has_no_key_or_another_one_is_told() {
+    let mut server = server_with(&secret(7));
+    let (plain, question) = made(None, 1);
+    let answered = answer(&mut server, &question).unwrap();
+    assert_eq!(plain.read(&answered, now()), Err(Refused::KeyRequired));
+    for other in [sealer(&secret(8), "lab"), sealer(&secret(7), "other")] {
+        let (query, question) = made(Some(&other), 2);
+        let answered = answer(&mut server, &question).unwrap();
+        assert_eq!(query.read(&answered, now()), Err(Refused::WrongKey));
+    }
+    // A server without NTS says nothing that could be authenticated.
+    let (_, question) = made(Some(&sealer(&secret(7), "lab")), 3);
+    assert_eq!(answer(&mut self::server(), &question), None);
+}
+
+#[test]
+fn a_sealed_question_is_answered_by_nobody_without_the_key() {
+    let sealer = sealer(&secret(7), "lab");
+    let (query, question) = made(Some(&sealer), 1);
+    let (_, plain) = made(None, 1);
+    let stray = |bytes: &[u8]| query.read(bytes, now()) == Err(Refused::Stray);
+    let unsealed = answer(&mut server(), &plain).unwrap();
+    assert!(stray(&unsealed), "the right transmit stamp is not enough");
+    let mut server = server_with(&secret(7));
+    let whole = answer(&mut server, &question).unwrap();
+    let (_, earlier) = made(Some(&sealer), 2);
+    assert!(stray(&answer(&mut server, &earlier).unwrap()), "the answer to another question");
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        assert!(query.read(&damaged, now()).is_err(), "byte {at}");
+    }
+    for len in 0..whole.len() {
+        assert!(query.read(&whole[..len], now()).is_err(), "the first {len} bytes");
+    }
+    assert!(query.read(&whole, now()).is_ok());
 }
 
 proptest! {

@@ -39,6 +39,19 @@ impl Readers {
 /// The kernel's ([`io::ErrorKind::NotFound`] if there is no file; ELOOP for a link), or
 /// [`io::ErrorKind::InvalidData`] for a file that cannot be trusted, with the reason.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_with(path, most, 0o022, "group or others may write it; remove it")
+}
+
+/// As [`read()`], for a secret: nobody but its owner may read or write the file.
+///
+/// # Errors
+/// As [`read()`].
+pub fn read_secret(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_with(path, most, 0o077, "group or others may read it; chmod 600 makes it its owner's")
+}
+
+/// Reads a file of which `nobody` has these bits of mode; otherwise it is refused for the `reason`.
+fn read_with(path: &Path, most: u64, nobody: u32, reason: &str) -> io::Result<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
@@ -51,8 +64,8 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if metadata.uid() != 0 && metadata.uid() != us {
         return refuse(format!("it belongs to user {}; remove it", metadata.uid()));
     }
-    if metadata.mode() & 0o022 != 0 {
-        return refuse("group or others may write it; remove it".to_owned());
+    if metadata.mode() & nobody != 0 {
+        return refuse(reason.to_owned());
     }
     let mut bytes = Vec::new();
     // One more byte tells a file that is too long from one that just fits.

@@ -13,6 +13,9 @@ use timevisor_time::{Instant, Interval, Utc};
 const MOST: usize = 64;
 const VERSION: u32 = 1;
 
+/// The longest file: a visit has some 300 bytes.
+pub const MOST_BYTES: u64 = 256 << 10;
+
 /// One visit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

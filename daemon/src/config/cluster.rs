@@ -1,6 +1,7 @@
 //! `[[cluster]]`: one clock for a cluster of hosts, and `type = "cluster"` references to it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, ensure};
@@ -8,10 +9,13 @@ use serde::{Deserialize, Deserializer};
 use timevisor_cluster::node::{Node, Settings};
 use timevisor_cluster::{settle, succession};
 use timevisor_estimate::RateLimits;
+use timevisor_linux::state_file;
 use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
-
+use timevisor_protocols::nts::server::CookieKeys;
+use timevisor_protocols::nts::shared::{self, Sealer, Secret, session};
 use timevisor_time::{Duration, Period};
+use zeroize::Zeroizing;
 
 use super::{Config, span};
 
@@ -25,6 +29,9 @@ pub struct ClusterConfig {
     /// Whom this host asks at first; empty on the root.
     #[serde(default, deserialize_with = "addresses")]
     pub seeds: Vec<SocketAddr>,
+    /// A file with the secret that its hosts have in common; without it, anybody may be a host of it.
+    #[serde(default)]
+    pub key: Option<PathBuf>,
     /// The root, if it is believed alone.
     #[serde(default, deserialize_with = "address")]
     pub master: Option<SocketAddr>,
@@ -145,6 +152,31 @@ impl ClusterConfig {
         let (after, step) =
             (span(self.takeover_after), span(self.poll).max(Duration::from_secs(1)));
         succession::Settings { after, step, leads: self.serve && port != 0 }
+    }
+
+    /// The key of the cookies under this of its names, if it has a secret.
+    ///
+    /// # Errors
+    /// When the secret cannot be read.
+    pub fn cookie_keys(&self, name: Name) -> Result<Option<CookieKeys>> {
+        let Some(file) = &self.key else { return Ok(None) };
+        let bytes = state_file::read_secret(file, shared::MOST_BYTES).map(Zeroizing::new);
+        let secret = bytes.context("a file that only root can read, and no link, is needed");
+        let secret = secret.and_then(|bytes| Ok(Secret::parse(&bytes)?));
+        let secret =
+            secret.with_context(|| format!("[[cluster]] {}: key {}", self.name, file.display()))?;
+        Ok(Some(secret.cookie_keys(name)))
+    }
+
+    /// What seals this host's questions under this of its names, if it has a secret.
+    ///
+    /// # Errors
+    /// When the secret cannot be read, or there are no random numbers.
+    pub fn sealer(&self, name: Name) -> Result<Option<Sealer>> {
+        let Some(keys) = self.cookie_keys(name)? else { return Ok(None) };
+        let session = session(|bytes| getrandom::fill(bytes).is_ok());
+        let session = session.context("the kernel returns no random numbers")?;
+        Ok(Some(Sealer::new(keys, &session)))
     }
 
     /// This host as a node of it, which others know as `own`.
@@ -343,5 +375,26 @@ mod tests {
         assert!(problem(same).contains("another name"), "{}", problem(same));
         let lying = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\nliars = 2\n";
         assert!(problem(lying).contains("peers = 5"), "{}", problem(lying));
+    }
+
+    #[test]
+    fn a_key_is_a_secret_of_64_digits() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("lab.key");
+        let config = || {
+            let text = format!("name = \"lab\"\nseeds = [\"192.0.2.1\"]\nkey = {file:?}\n");
+            toml::from_str::<ClusterConfig>(&text).unwrap()
+        };
+        let problem = || format!("{:#}", config().sealer(Name::HOST).unwrap_err());
+        assert!(problem().contains("[[cluster]] lab: key"), "{}", problem());
+        let digits = "0123456789abcdef".repeat(4);
+        std::fs::write(&file, &digits).unwrap();
+        assert!(problem().contains("chmod 600"), "{}", problem());
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).unwrap();
+        assert!(config().sealer(Name::HOST).unwrap().is_some());
+        assert!(config().cookie_keys(Name::HOST).unwrap().is_some());
+        std::fs::write(&file, &digits[1..]).unwrap();
+        assert!(problem().contains("timevisor cluster key"), "{}", problem());
     }
 }

@@ -8,6 +8,7 @@ use timevisor_cluster::client::Client;
 use timevisor_cluster::facts::middle;
 use timevisor_cluster::mesh::Standing;
 use timevisor_cluster::node::Event;
+use timevisor_cluster::wire::Random;
 use timevisor_estimate::Exchange;
 use timevisor_linux::udp::stamped::{Stamped, StampedClient};
 use timevisor_protocols::control::ClusterHost;
@@ -66,7 +67,7 @@ impl Asking {
     /// Sends the question that is due, if one is. One that could not be sent counts as lost when its
     /// time is over.
     pub fn ask(&mut self, now: Duration, around: &Surroundings<'_>) -> Result<(), Refused> {
-        let Some((server, question)) = self.client.on_timer(now, random()) else { return Ok(()) };
+        let Some((server, question)) = self.client.on_timer(now, &fresh()) else { return Ok(()) };
         let sent = self.connect(server, around)?.send(around.counter, &question);
         self.client.sent(sent.map_err(|error| Refused::new("unreachable", describe(&error)))?);
         Ok(())
@@ -161,6 +162,16 @@ impl Asking {
         let (server, why) = self.client.refusals().next()?;
         Some(Refused::new("refused", format!("{server}: {why}")))
     }
+}
+
+/// Random bytes for one question. Without any (never seen on Linux), its stamp is still another one
+/// each time, and the cipher bears a nonce that is used twice.
+fn fresh() -> Random {
+    let mut bytes = [0; Random::LEN];
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes[..8].copy_from_slice(&random().to_be_bytes());
+    }
+    Random(bytes)
 }
 
 /// By which address the others know this host, if it is one of the seeds; the first that its server

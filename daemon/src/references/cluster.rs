@@ -11,6 +11,7 @@ use timevisor_cluster::client::Client;
 use timevisor_estimate::{Exchange, RateLimits};
 use timevisor_protocols::control::{ClusterClock, Reference as Report};
 use timevisor_protocols::ntp::refid;
+use timevisor_protocols::nts::shared::Sealer;
 use timevisor_time::{Duration, Instant, RateError, Utc};
 
 use super::asking::{Asking, Heard, hosts, log, own_address};
@@ -20,6 +21,8 @@ use crate::config::{ClusterConfig, ClusterReference, span};
 
 pub struct Cluster {
     settings: ClusterConfig,
+    /// Of a cluster with a key.
+    sealer: Option<Sealer>,
     /// Where this host serves others; 0 if it does not.
     port: u16,
     unmeasured: RateError,
@@ -34,8 +37,10 @@ impl Cluster {
         let settings = config.settings.clone();
         let settings =
             settings.with_context(|| format!("there is no [[cluster]] {}", config.cluster))?;
+        let sealer = settings.sealer(settings.wire_name())?;
         Ok(Self {
             settings,
+            sealer,
             port: config.port,
             unmeasured: RateError::from_ppm(config.unmeasured_rate_ppm),
             tally: Tally::new(name),
@@ -46,12 +51,14 @@ impl Cluster {
 
     fn asking(&mut self, now: Duration, around: &Surroundings<'_>) -> &mut Asking {
         let (settings, port, unmeasured) = (&self.settings, self.port, self.unmeasured);
+        let sealer = &self.sealer;
         self.asking.get_or_insert_with(|| {
             let (nominal, error) = around.calibration;
             let rate = RateLimits::around(nominal, unmeasured.plus(error));
             let own = own_address(&settings.seeds, around);
             let node = settings.node(own, rate, nominal, None, random(), now);
-            Asking::new(Client::new(node, settings.wire_name(), port))
+            let client = Client::new(node, settings.wire_name(), port);
+            Asking::new(client.with_sealer(sealer.clone()))
         })
     }
 

@@ -12,15 +12,12 @@ use timevisor_estimate::Exchange;
 use timevisor_linux::counter::CounterHistory;
 use timevisor_linux::state_file;
 use timevisor_protocols::control::Reference as Report;
-use timevisor_protocols::visits::{Visit, Visits};
+use timevisor_protocols::visits::{MOST_BYTES, Visit, Visits};
 use timevisor_time::{Duration, Interval};
 
 use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings};
 use crate::config::{VisitsConfig, span};
-
-/// A visit has some 300 bytes, and 64 are kept.
-const MOST_BYTES: u64 = 256 << 10;
 
 pub struct VisitsFile {
     file: PathBuf,

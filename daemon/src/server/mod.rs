@@ -119,23 +119,31 @@ impl Server {
             config.protocol()?,
             getrandom::u64().map_err(|e| anyhow!("the kernel returns no random numbers: {e}"))?,
         )?;
+        let mut shared = Vec::new();
         for cluster in clusters.iter().filter(|cluster| cluster.serve) {
             let children = Children::new(cluster.children, span(cluster.lease));
-            if let Some(name) = cluster.wire_timeline() {
+            let own = cluster.wire_timeline().map(|name| (name, true));
+            for (name, is_timeline) in own.into_iter().chain([(cluster.wire_name(), false)]) {
+                let keys = cluster.cookie_keys(name)?;
+                let secret = keys.is_some().then_some(name);
+                shared.extend(keys.map(|keys| (name, keys)));
                 let referrer = Box::new(children.clone());
-                protocol.serve_cluster(Cluster { name, is_timeline: true, referrer });
+                protocol.serve_cluster(Cluster { name, is_timeline, secret, referrer });
             }
-            let (name, referrer) = (cluster.wire_name(), Box::new(children));
-            protocol.serve_cluster(Cluster { name, is_timeline: false, referrer });
         }
         let counts = Arc::new(Counts::default());
         let (facts, told) = sync_channel(FACTS_WAITING);
         let nts = Nts::start(config, directory)?;
-        let mut keys = None;
+        let (mut keys, mut protector) = (None, None);
         if let Some(nts) = &nts {
-            let (protector, view) = nts.protector()?;
+            let (own, view) = nts.protector()?;
+            (keys, protector) = (Some(view), Some(own));
+        }
+        for (name, keys) in &shared {
+            protector.get_or_insert_with(nts::without_keys).share(*name, keys);
+        }
+        if let Some(protector) = protector {
             protocol.serve_nts(protector);
-            keys = Some(view);
         }
         let page = directory.join("clock");
         let serving = Serving::new(sockets, protocol, &page, calibration, config.stratum, keys)?;

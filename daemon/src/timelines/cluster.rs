@@ -8,6 +8,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use anyhow::Result;
 use timevisor_clock_page::{ClockStatus, Counter, Line, Lines, Policy};
 use timevisor_cluster::client::Client;
 use timevisor_cluster::node::{Event, Lead, Node, Origin};
@@ -17,6 +18,7 @@ use timevisor_host_clock::{ClockState, SubsetClock};
 use timevisor_linux::counter::{Calibration, HostCounter};
 use timevisor_protocols::control::ClusterClock;
 use timevisor_protocols::ntp::precise::RateLimits as WireRate;
+use timevisor_protocols::nts::shared::Sealer;
 use timevisor_time::{Duration, Period, RateError, Tai};
 
 use crate::clock::HostClock;
@@ -39,6 +41,8 @@ pub struct ClusterTimelines {
 struct ClusterTimeline {
     settings: ClusterConfig,
     timeline: String,
+    /// Of a cluster with a key.
+    sealer: Option<Sealer>,
     /// Where this host serves others; 0 if it does not.
     port: u16,
     /// Of this host's counter, and of every other's that may be master.
@@ -62,10 +66,12 @@ struct OwnClock {
 }
 
 impl ClusterTimelines {
-    pub fn start(config: &Config, clock: &HostClock, now: Duration) -> Self {
+    /// # Errors
+    /// When a cluster's key cannot be read.
+    pub fn start(config: &Config, clock: &HostClock, now: Duration) -> Result<Self> {
         let with_timeline = config.clusters.iter().filter(|cluster| cluster.timeline.is_some());
         let all = with_timeline.map(|cluster| ClusterTimeline::new(cluster, config, clock, now));
-        Self { all: all.collect() }
+        Ok(Self { all: all.collect::<Result<_>>()? })
     }
 
     pub fn len(&self) -> usize {
@@ -137,7 +143,12 @@ impl ClusterTimelines {
 }
 
 impl ClusterTimeline {
-    fn new(cluster: &ClusterConfig, config: &Config, clock: &HostClock, now: Duration) -> Self {
+    fn new(
+        cluster: &ClusterConfig,
+        config: &Config,
+        clock: &HostClock,
+        now: Duration,
+    ) -> Result<Self> {
         let port = config.server.listen.first().map_or(0, std::net::SocketAddr::port);
         let timeline = cluster.timeline.clone().unwrap_or_default();
         let parameters = both_wander(config.parameters());
@@ -145,9 +156,10 @@ impl ClusterTimeline {
         let calibration = clock.calibration;
         let ensemble = Ensemble::new(&parameters, &names, calibration.period, calibration.error);
         let counter = clock.counter.read_ordered();
-        Self {
+        Ok(Self {
             settings: cluster.clone(),
             timeline,
+            sealer: cluster.sealer(cluster.wire_timeline().unwrap_or_default())?,
             port: if cluster.serve { port } else { 0 },
             unmeasured: RateError::from_ppm(config.oscillator.unmeasured_rate_ppm),
             parameters,
@@ -156,7 +168,7 @@ impl ClusterTimeline {
             clock: OwnClock::new(SubsetClock::new(vec![0], ensemble, clock.policy(), counter)),
             origin: None,
             start: now,
-        }
+        })
     }
 
     /// An estimate that knows nothing yet.
@@ -170,7 +182,7 @@ impl ClusterTimeline {
     }
 
     fn asking(&mut self, now: Duration, around: &Surroundings<'_>) -> &mut Asking {
-        let (settings, port) = (&self.settings, self.port);
+        let (settings, sealer, port) = (&self.settings, &self.sealer, self.port);
         let (unmeasured, most) = (self.unmeasured, self.unmeasured.plus(CALIBRATION));
         self.asking.get_or_insert_with(|| {
             let (nominal, error) = around.calibration;
@@ -180,7 +192,8 @@ impl ClusterTimeline {
             let own = own_address(&settings.seeds, around);
             let node = settings.node(own, rate, nominal, succession, random(), now);
             let timeline = settings.wire_timeline().unwrap_or_default();
-            Asking::new(Client::new(node, timeline, port).with_most_rate(most))
+            let client = Client::new(node, timeline, port).with_most_rate(most);
+            Asking::new(client.with_sealer(sealer.clone()))
         })
     }
 

@@ -81,7 +81,7 @@ impl Timelines {
             SubsetClock::new(references, estimate, clock.policy(), clock.counter.read_ordered())
         };
         let subsets: Vec<_> = subsets.into_iter().map(subset).collect();
-        let clusters = ClusterTimelines::start(config, clock, now);
+        let clusters = ClusterTimelines::start(config, clock, now)?;
         let clocks = 1 + subsets.len() + clusters.len();
         Ok(Self {
             registry,

@@ -525,9 +525,9 @@ fn bounds(
     field: Option<&precise::Reply>,
     response: &Response,
 ) -> Result<Option<Bounds>, RejectReason> {
-    let Some(field) = field.filter(|f| f.status != precise::Status::NoSuchTimeline) else {
-        return Ok(None);
-    };
+    let says_nothing =
+        |status| matches!(status, precise::Status::NoSuchTimeline | precise::Status::KeyRequired);
+    let Some(field) = field.filter(|field| !says_nothing(field.status)) else { return Ok(None) };
     field.bounds(response).map(Some).map_err(|_| RejectReason::PreciseBounds)
 }
 

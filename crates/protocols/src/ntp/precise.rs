@@ -110,6 +110,12 @@ impl Name {
         (!name.contains('\0')).then_some(Self(bytes))
     }
 
+    /// The bytes on the wire.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
     /// Returns true for the server's own clock.
     #[must_use]
     pub fn is_host(&self) -> bool {
@@ -130,6 +136,8 @@ pub enum Status {
     FreeRunning,
     /// 4: an assumption was contradicted; the bounds must not be relied on.
     Unreliable,
+    /// 254: the timeline is for hosts that have the cluster's key; all other numbers are zero.
+    KeyRequired,
     /// 255: the server has no timeline of this name; all other numbers are zero.
     NoSuchTimeline,
 }
@@ -141,6 +149,7 @@ impl Status {
             2 => Self::Synchronized,
             3 => Self::FreeRunning,
             4 => Self::Unreliable,
+            254 => Self::KeyRequired,
             255 => Self::NoSuchTimeline,
             _ => Self::Unknown,
         }
@@ -153,6 +162,7 @@ impl Status {
             Self::Synchronized => 2,
             Self::FreeRunning => 3,
             Self::Unreliable => 4,
+            Self::KeyRequired => 254,
             Self::NoSuchTimeline => 255,
         }
     }
@@ -413,9 +423,19 @@ impl Reply {
     /// The reply of a server that does not have the timeline.
     #[must_use]
     pub fn no_such_timeline(timeline: Name) -> Self {
+        Self::nothing(timeline, Status::NoSuchTimeline)
+    }
+
+    /// The reply of a server to somebody who has not asked with the cluster's key.
+    #[must_use]
+    pub fn key_required(timeline: Name) -> Self {
+        Self::nothing(timeline, Status::KeyRequired)
+    }
+
+    fn nothing(timeline: Name, status: Status) -> Self {
         Self {
             timeline,
-            status: Status::NoSuchTimeline,
+            status,
             level: 0,
             bounds: Bounds { receive: Errors::default(), transmit: Errors::default() },
             rate: RateLimits::default(),

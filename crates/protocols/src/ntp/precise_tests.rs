@@ -196,6 +196,7 @@ fn any_reply() -> impl Strategy<Value = Reply> {
         Status::Synchronized,
         Status::FreeRunning,
         Status::Unreliable,
+        Status::KeyRequired,
         Status::NoSuchTimeline,
     ]);
     let silence = prop::option::of(0..u32::MAX - 1);

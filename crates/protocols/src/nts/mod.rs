@@ -16,6 +16,7 @@
 //! | [`error`] | why key establishment failed, with the next step |
 //! | [`status`] | what operators see: counters, reasons, advice |
 //! | [`date`] | a certificate's dates in messages |
+//! | [`shared`] | hosts with a secret in common: questions without key establishment |
 //! | [`server`] | the server's side: cookies, its half of key establishment, sealed answers |
 //!
 //! NTS wraps the NTP client: [`Association`] takes the bytes of a [`crate::ntp::Request`], and
@@ -39,6 +40,7 @@ pub mod opening;
 pub mod record;
 pub mod retry;
 pub mod server;
+pub mod shared;
 pub mod status;
 pub mod trust;
 pub mod validity;

@@ -6,9 +6,11 @@
 //! | this one | what is simulated |
 //! | `world.rs` | the event queue, links, servers that take time for each question |
 //! | `report.rs` | figures: time, questions, widths by level, the truth |
+//! | `published.rs` | the cold start as HPGC was published, to compare with |
 //!
 //! The root's clock is the timeline: it has no error, as that of a timeline whose master is a member.
 
+pub mod published;
 mod report;
 mod world;
 
@@ -17,7 +19,7 @@ use timevisor_time::{Duration, Period, RateError};
 
 use timevisor_estimate::RateLimits;
 
-pub use report::{Level, Report};
+pub use report::{Level, Report, quantile};
 pub use world::World;
 
 /// One direction of all links.

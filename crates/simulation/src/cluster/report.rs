@@ -114,6 +114,12 @@ impl Report {
         quantile(&self.vouch, permille)
     }
 
+    /// When each of them did, ascending, ns.
+    #[must_use]
+    pub fn all_vouching_ns(&self) -> &[f64] {
+        &self.vouch
+    }
+
     /// Questions that so many of a thousand nodes do not exceed.
     #[must_use]
     pub fn questions(&self, permille: usize) -> f64 {
@@ -121,8 +127,9 @@ impl Report {
     }
 }
 
-/// NaN of nothing.
-fn quantile(sorted: &[f64], permille: usize) -> f64 {
+/// The value that so many of a thousand do not exceed; NaN of nothing.
+#[must_use]
+pub fn quantile(sorted: &[f64], permille: usize) -> f64 {
     let index = (sorted.len() * permille).div_ceil(1000).saturating_sub(1);
     sorted.get(index).copied().unwrap_or(f64::NAN)
 }

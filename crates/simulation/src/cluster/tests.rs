@@ -59,3 +59,33 @@ fn a_liar_among_twenty_is_named_and_nobody_else_is() {
         assert!(report.vouching() >= 18, "seed {seed}: {}", report.vouching());
     }
 }
+
+/// The root, a parent, a leaf: whoever dies, others' bounds grow with age only.
+#[test]
+fn a_death_widens_nothing_but_by_age() {
+    let at_death = Duration::from_secs(3);
+    let plan = |until| Plan { peers: 3, children: 6, until, ..Plan::cold(60, Link::LAN) };
+    let run = |plan: &Plan, seed| {
+        let mut world = World::new(plan, seed);
+        world.run();
+        world.widths()
+    };
+    for (seed, victim) in (0..).zip([0, 1, 2, 30, 59]) {
+        let before = run(&plan(at_death), seed);
+        for later in [1, 10] {
+            let until = at_death + Duration::from_secs(later);
+            let dying = Plan { deaths: vec![(victim, at_death, None)], ..plan(until) };
+            // Both sides grow by 15 ppm at most.
+            let aged = Duration::from_nanos(30_000 * later) + Duration::from_nanos(10);
+            let after = run(&dying, seed);
+            let survivors = (1..60).filter(|index| *index != victim as usize);
+            for index in survivors {
+                let (before, after) = (before[index].unwrap(), after[index].unwrap());
+                assert!(
+                    after <= before + aged,
+                    "{victim} died: {index} had {before}, and {after} after {later} s"
+                );
+            }
+        }
+    }
+}

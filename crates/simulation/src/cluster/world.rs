@@ -439,6 +439,16 @@ impl World {
         Some(lead.time + nominal().span(ticks))
     }
 
+    /// The width of each node's bounds, from earliest to latest; `None` without any.
+    #[must_use]
+    pub fn widths(&self) -> Vec<Option<Duration>> {
+        let width = |host: &Host| {
+            let (interval, _) = host.node.as_ref()?.at(host.counter(self.now))?;
+            Some(interval.width())
+        };
+        self.hosts.iter().map(width).collect()
+    }
+
     /// What has come of it; judges all nodes once more.
     #[must_use]
     pub fn report(&mut self) -> Report {

@@ -114,6 +114,11 @@ impl Keys {
     }
 }
 
+/// The NTP thread's part before it has keys.
+pub(super) fn without_keys() -> Protector {
+    Protector::without_keys(Box::new(|bytes| getrandom::fill(bytes).is_ok()))
+}
+
 impl Nts {
     /// Starts the threads; returns `None` when no certificate is configured. Keys are kept in
     /// `directory`.
@@ -169,8 +174,9 @@ impl Nts {
     pub(super) fn protector(&self) -> Result<(Protector, Keys)> {
         let mut keys = Keys { shared: Arc::clone(&self.keys), seen: 0 };
         let first = keys.changed().context("the keys of NTS cookies are not there")?;
-        let random = |bytes: &mut [u8]| getrandom::fill(bytes).is_ok();
-        Ok((Protector::new(&first, Box::new(random)), keys))
+        let mut protector = without_keys();
+        protector.set_keys(&first);
+        Ok((protector, keys))
     }
 
     /// Returns the state for `timevisor status`.

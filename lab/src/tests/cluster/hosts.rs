@@ -1,6 +1,7 @@
-//! Five timevisords: a root that follows an NTP server, and four members of which the root answers
-//! two itself.
+//! Five timevisords with a key: a root that follows an NTP server, and four members of which the root
+//! answers two itself. Hosts without the key, with another one, or of another cluster are told so.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -20,18 +21,20 @@ fn listen(index: u16) -> String {
     format!("[server]\nlisten = [\"127.0.0.1:{}\"]\nrate_interval = \"0s\"\n", FIRST_PORT + index)
 }
 
-fn member(cluster: &str) -> String {
+fn member(cluster: &str, key: Option<&Path>) -> String {
+    let key = key.map_or(String::new(), |file| format!("key = {file:?}\n"));
     format!(
         "[[reference]]\ntype = \"cluster\"\ncluster = \"{cluster}\"\n[[cluster]]\nname = \"{cluster}\"\n\
-         seeds = [\"127.0.0.1:{FIRST_PORT}\"]\npoll = \"200ms\"\nlease = \"2s\"\nchildren = 2\n"
+         seeds = [\"127.0.0.1:{FIRST_PORT}\"]\npoll = \"200ms\"\nlease = \"2s\"\nchildren = 2\n{key}"
     )
 }
 
 pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
     let server = Impostor::honest()?;
     let mut root = Host::new(ctx)?;
+    let (key, wrong) = (make_key(&root, "lab.key")?, make_key(&root, "wrong.key")?);
     let lines = format!(
-        "{}{}[[cluster]]\nname = \"lab\"\nchildren = 2\nlease = \"2s\"\npoll = \"200ms\"\n",
+        "{}{}[[cluster]]\nname = \"lab\"\nchildren = 2\nlease = \"2s\"\npoll = \"200ms\"\nkey = {key:?}\n",
         reference(&server.address()),
         listen(0)
     );
@@ -41,7 +44,7 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
     let mut members = Vec::new();
     for index in 1..=MEMBERS {
         let mut host = Host::further(ctx, &format!("member{index}"))?;
-        host.start(&format!("{}{}", member("lab"), listen(index)))?;
+        host.start(&format!("{}{}", member("lab", Some(&key)), listen(index)))?;
         host.wait_synchronized(10_000)?;
         members.push(host);
     }
@@ -57,7 +60,10 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
         ensure!(text.starts_with("stratum 2, ") && !text.contains(" 1 hosts"), "{levels:?}");
     }
 
-    let stranger = refused(ctx)?;
+    refused(ctx, "other-name", &member("other", None), "no cluster of this name")?;
+    refused(ctx, "no-key", &member("lab", None), "the cluster has a key")?;
+    let stranger = refused(ctx, "wrong-key", &member("lab", Some(&wrong)), "another key")?;
+    let named = nodes(&root, &key)?;
 
     // The root ends: what is known goes on, and grows with age only.
     root.terminate()?;
@@ -73,20 +79,46 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
         readings += watch(host, Duration::from_secs(1))?.0;
     }
     Ok(format!(
-        "{MEMBERS} members, {readings} readings, truth inside each, +-{} us at most before the root ended; {}; {stranger}",
+        "{MEMBERS} members, {readings} readings, truth inside each, +-{} us at most before the root ended; {}; {named}; {stranger}",
         widest / 2000,
         levels.join("; ")
     ))
 }
 
-/// A host with another cluster's name is told what is wrong.
-fn refused(ctx: &Context) -> anyhow::Result<String> {
-    let mut host = Host::further(ctx, "stranger")?;
-    host.start(&member("other"))?;
+/// A secret, as `timevisor cluster key` makes it.
+fn make_key(host: &Host, name: &str) -> anyhow::Result<PathBuf> {
+    let file = host.directory().join(name);
+    host.cli(&["cluster", "key", file.to_str().context("a path of UTF-8")?])?;
+    Ok(file)
+}
+
+/// What `timevisor cluster nodes` finds with the key, from a host that is none of them; without it, it says
+/// what is missing.
+fn nodes(host: &Host, key: &Path) -> anyhow::Result<String> {
+    let seed = format!("127.0.0.1:{FIRST_PORT}");
+    let ask = ["cluster", "nodes", "--timeline", "lab", "--host", &seed];
+    let without = host.cli_output(&ask)?;
+    let said = String::from_utf8_lossy(&without.stderr).into_owned();
+    ensure!(!without.status.success() && said.contains("--key"), "{said}");
+    let key = key.to_str().context("a path of UTF-8")?;
+    let mut bounded = 0;
+    host.wait_until("all hosts are found", |host| {
+        let found = host.json(&[&ask[..], &["--key", key]].concat())?;
+        let nodes = found.as_array().context("no list")?;
+        bounded = nodes.iter().filter(|node| node["status"] == "bounded").count();
+        Ok(bounded > usize::from(MEMBERS))
+    })?;
+    Ok(format!("`cluster nodes --key` finds {bounded} hosts"))
+}
+
+/// A host that the root does not answer is told what is wrong.
+fn refused(ctx: &Context, name: &str, lines: &str, reason: &str) -> anyhow::Result<String> {
+    let mut host = Host::further(ctx, name)?;
+    host.start(lines)?;
     let mut told = String::new();
     host.wait_until("the seed has refused", |host| {
         told = detail(host)?;
-        Ok(told.contains("no cluster of this name"))
+        Ok(told.contains(reason))
     })?;
     let status = host.json(&["status"])?;
     ensure!(status["clock"]["half_width_ns"].is_null(), "bounds of nothing: {status}");

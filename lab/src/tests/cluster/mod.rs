@@ -14,7 +14,7 @@ pub const FAMILY: Family = Family { name: "cluster", tests: TESTS };
 const TESTS: &[Test] = &[
     Test {
         name: "cluster-hosts",
-        about: "five timevisords: a root, members that are referred to each other; the root ends; a wrong name; truth inside",
+        about: "five timevisords with a key: a root, members that are referred to each other; the root ends; wrong names and keys; truth inside",
         tier: Tier::Test,
         needs: &[Root],
         seconds: 40,
@@ -38,10 +38,10 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "cluster-thousand",
-        about: "a thousand nodes over real sockets against one timevisord: all bounded, truth inside, questions counted",
+        about: "a thousand nodes over real sockets against one timevisord, without a key and with one: all bounded, truth inside, questions counted",
         tier: Tier::Test,
         needs: &[Root],
-        seconds: 20,
+        seconds: 30,
         run: thousand::thousand,
     },
 ];

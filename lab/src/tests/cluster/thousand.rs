@@ -1,8 +1,9 @@
-//! A thousand nodes of a cluster, each with a socket of its own, start at once against one timevisord.
+//! A thousand nodes of a cluster, each with a socket of its own, start at once against one timevisord; and
+//! once more in a cluster with a key, whose questions and answers are packets of NTS.
 //!
 //! They run in one thread of this program, which looks at each of them in turn, so that the kernel's stamps
 //! decide how wide their bounds are. Bounds are compared with CLOCK_REALTIME, which the
-//! daemon's server serves. Times are reported and gate nothing.
+//! daemon's server serves. Beside it, one chronyd starts. Times are reported and gate nothing.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
@@ -13,6 +14,7 @@ use timevisor_clock_page::Counter as _;
 use timevisor_cluster::client::Client;
 use timevisor_cluster::node::{Event, Node, Settings};
 use timevisor_cluster::settle;
+use timevisor_cluster::wire::Random;
 use timevisor_estimate::RateLimits;
 use timevisor_linux::clock::{bracket, monotonic, realtime};
 use timevisor_linux::counter::{HostCounter, Tsc};
@@ -20,12 +22,16 @@ use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::udp::Sockets;
 use timevisor_linux::udp::stamped::StampedClient;
 use timevisor_protocols::ntp::precise::Name;
+use timevisor_protocols::nts::shared::{Sealer, Secret};
 use timevisor_time::{Duration as Span, Instant as Time, Period, RateError, Tai, Utc};
 
+use crate::chronyd::bound_ns;
+use crate::command::{self, Tethered};
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::scenario::Context;
+use crate::scratch;
 use crate::tests::faults::common::reference;
 
 const NODES: usize = 1_000;
@@ -45,31 +51,82 @@ struct Member {
 pub(crate) fn thousand(ctx: &Context) -> anyhow::Result<String> {
     let upstream = Impostor::honest()?;
     let mut host = Host::new(ctx)?;
+    let key = host.directory().join("sealed.key");
+    host.cli(&["cluster", "key", key.to_str().context("a path of UTF-8")?])?;
     let lines = format!(
-        "{}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\nchildren = 2000\n",
+        "{}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\nchildren = 2000\n\
+         [[cluster]]\nname = \"sealed\"\nchildren = 2000\nkey = {key:?}\n",
         reference(&upstream.address())
     );
     host.start(&lines)?;
     host.wait_synchronized(1_000)?;
 
-    let server = SocketAddr::from(([127, 0, 0, 1], PORT));
     let counter = HostCounter::Tsc(Tsc::unchecked());
     let nominal = period(&counter)?;
+    let secret = Secret::parse(&std::fs::read(&key)?)?;
+    let plain = start(&host, &counter, nominal, "lab", None)?;
+    let sealed = start(&host, &counter, nominal, "sealed", Some(&secret))?;
+    let beside = chronyd_beside(ctx)?;
+    Ok(format!("{NODES} nodes without a key: {plain}; with one: {sealed}; {beside}"))
+}
+
+/// How long one chronyd with a burst takes from its start until it says that it is synchronized to
+/// the same server.
+fn chronyd_beside(ctx: &Context) -> anyhow::Result<String> {
+    let directory = scratch::directory()?;
+    let program = directory.path().join("chronyd");
+    std::fs::copy("/usr/sbin/chronyd", &program).context("install the package chrony")?;
+    let socket = directory.path().join("command");
+    let mut chronyd = command::tethered(&program);
+    chronyd.args(["-x", "-d", "-u", "root", "cmdport 0"]);
+    chronyd.arg(format!("server 127.0.0.1 port {PORT} iburst minpoll 0 maxpoll 0"));
+    chronyd.arg(format!("bindcmdaddress {}", socket.display()));
+    chronyd.arg(format!("pidfile {}", directory.path().join("pid").display()));
+    let began = Instant::now();
+    let mut process = Tethered::spawn(&mut chronyd, "chronyd", &ctx.path("cold.chronyd.log"))?;
+    let socket = socket.to_str().context("a path of UTF-8")?;
+    // 600 looks, 100 ms apart; any correction and any skew will do.
+    let arguments = ["-h", socket, "waitsync", "600", "0", "0", "0.1"];
+    let synchronized = interrupt::poll_until(PATIENCE, || {
+        process.check_alive()?;
+        // Its socket may not be there yet.
+        Ok(command::run("chronyc", &arguments).ok())
+    })?;
+    let took = began.elapsed();
+    ensure!(synchronized.is_some(), "chronyd is not synchronized after {PATIENCE:?}");
+    let tracking = command::run("chronyc", &["-h", socket, "-c", "tracking"])?;
+    let bound = bound_ns(&tracking).context("chronyc's tracking is not understood")?;
+    Ok(format!(
+        "one chronyd with iburst was synchronized {:.0} ms after its start, and claims {:.1} us then",
+        took.as_secs_f64() * 1e3,
+        Duration::from_nanos(u64::try_from(bound)?).as_secs_f64() * 1e6
+    ))
+}
+
+/// All nodes start; returns how they got on.
+fn start(
+    host: &Host,
+    counter: &HostCounter,
+    nominal: Period,
+    cluster: &str,
+    secret: Option<&Secret>,
+) -> anyhow::Result<String> {
+    let name = Name::new(cluster).context("a short name")?;
     let began = Instant::now();
     let mut members = (0..NODES)
-        .map(|index| Member::new(index, server, nominal))
+        .map(|index| Member::new(index, name, secret, nominal))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let ready = began.elapsed();
-    let cpu = daemon_cpu(&host)?;
+    let cpu = daemon_cpu(host)?;
     let began = Instant::now();
     let mut random = 1;
     while members.iter().any(|member| member.vouched.is_none()) {
         interrupt::check()?;
         ensure!(began.elapsed() < PATIENCE, "{}", unsettled(&members));
-        step(&mut members, &counter, nominal, began, &mut random)?;
+        step(&mut members, counter, nominal, began, &mut random)?;
     }
-    let cpu = daemon_cpu(&host)? - cpu;
-    let outside = members.iter().filter(|member| !member.holds(&counter)).count();
+    let cpu = daemon_cpu(host)?.saturating_sub(cpu);
+    let outside = members.iter().filter(|member| !member.holds(counter)).count();
     ensure!(outside == 0, "the bounds of {outside} nodes exclude the truth");
 
     let mut settled: Vec<Duration> = members.iter().filter_map(|member| member.vouched).collect();
@@ -80,20 +137,28 @@ pub(crate) fn thousand(ctx: &Context) -> anyhow::Result<String> {
     ensure!(median <= 12, "{median} questions a node in the median");
     let refused: usize = members.iter().map(|member| member.client.refusals().count()).sum();
     ensure!(refused == 0, "{refused} refusals");
-    let (half, widest) = widths(&members, &counter);
+    let (half, widest) = widths(&members, counter);
     Ok(format!(
-        "{NODES} nodes bounded within {:.0} ms (median {:.0}) of the first question; sockets took {:.0} ms; {median} questions a \
-         node, at most {}; half-width {half:.1} us in the median, {widest:.1} at most; truth inside each; the daemon used {:.0} ms of a processor",
+        "bounded within {:.0} ms (median {:.0}) of the first question, sockets took {:.0} ms, {median} questions a \
+         node and {} at most, half-width {half:.1} us in the median and {widest:.1} at most, truth inside each, the daemon used \
+         {:.1} ms of a processor ({:.0} nodes a second of it)",
         settled[NODES - 1].as_secs_f64() * 1e3,
         settled[NODES / 2].as_secs_f64() * 1e3,
         ready.as_secs_f64() * 1e3,
         questions[NODES - 1],
         cpu.as_secs_f64() * 1e3,
+        f64::from(u32::try_from(NODES)?) / cpu.as_secs_f64(),
     ))
 }
 
 impl Member {
-    fn new(index: usize, server: SocketAddr, nominal: Period) -> anyhow::Result<Self> {
+    fn new(
+        index: usize,
+        name: Name,
+        secret: Option<&Secret>,
+        nominal: Period,
+    ) -> anyhow::Result<Self> {
+        let server = SocketAddr::from(([127, 0, 0, 1], PORT));
         let settings = Settings {
             burst: settle::Limits { wanted: None, most: 8 },
             spacing: Span::ZERO,
@@ -110,13 +175,19 @@ impl Member {
         let port = 20_000 + u16::try_from(index)?;
         let own = SocketAddr::from(([127, 0, 0, 1], port));
         let node = Node::new(own, settings, vec![server], index as u64, monotonic());
-        let name = Name::new("lab").context("a short name")?;
         let socket = StampedClient::open(server, Sockets::Stamped)?;
-        Ok(Self { client: Client::new(node, name, port), socket, vouched: None })
+        let sealer = secret.map(|secret| {
+            let byte = u8::try_from(index % 256).unwrap_or(0);
+            Sealer::new(secret.cookie_keys(name), &[[byte; 32], [!byte; 32]].into())
+        });
+        let client = Client::new(node, name, port).with_sealer(sealer);
+        Ok(Self { client, socket, vouched: None })
     }
 
     fn ask(&mut self, counter: &HostCounter, random: u64) -> anyhow::Result<()> {
-        if let Some((_, question)) = self.client.on_timer(monotonic(), random) {
+        let mut bytes = [0; Random::LEN];
+        bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.to_be_bytes()));
+        if let Some((_, question)) = self.client.on_timer(monotonic(), &Random(bytes)) {
             self.client.sent(self.socket.send(counter, &question)?);
         }
         Ok(())
@@ -204,13 +275,13 @@ fn widths(members: &[Member], counter: &HostCounter) -> (f64, f64) {
     (all[all.len() / 2], all[all.len() - 1])
 }
 
-/// Processor time of the daemon, from /proc/PID/stat.
+/// Processor time of the daemon's threads, from /proc/PID/task/TID/schedstat.
 fn daemon_cpu(host: &Host) -> anyhow::Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", host.pid()?))?;
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok());
-    let ticks = ticks(11).zip(ticks(12)).context("no times in /proc/PID/stat")?;
-    // USER_HZ is 100 on Linux.
-    Ok(Duration::from_millis((ticks.0 + ticks.1) * 10))
+    let mut sum = 0;
+    for task in std::fs::read_dir(format!("/proc/{}/task", host.pid()?))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        let first = text.split_whitespace().next().context("an empty schedstat")?;
+        sum += first.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(sum))
 }

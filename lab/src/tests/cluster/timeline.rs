@@ -1,6 +1,7 @@
 //! A cluster's own timeline on four hosts whose counters differ and wander. Its truth is known: it is
 //! what its master's counter says, and the lab knows every counter at every moment.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -21,6 +22,9 @@ const NAME: &str = "cell";
 /// The first entry after the host's own clock: nobody is bound to anything else.
 const ENTRY: usize = 1;
 
+/// Messages of figure 4.
+const STAMPED: u64 = 2_000;
+
 /// A host that is bound to the timeline.
 struct Member {
     host: Host,
@@ -30,21 +34,21 @@ struct Member {
     last: i64,
 }
 
-fn configuration(index: u16) -> String {
+fn configuration(index: u16, key: &Path) -> String {
     let seeds: Vec<String> =
         (0..HOSTS).map(|seed| format!("\"127.0.0.1:{}\"", FIRST_PORT + seed)).collect();
     format!(
         "[[reference]]\ntype = \"system\"\nassumed_max_error = \"10ms\"\n\
          [server]\nlisten = [\"127.0.0.1:{}\"]\nrate_interval = \"0s\"\n\
          [[cluster]]\nname = \"lab\"\ntimeline = \"{NAME}\"\nseeds = [{}]\n\
-         poll = \"200ms\"\nlease = \"2s\"\ntakeover_after = \"1s\"\n",
+         poll = \"200ms\"\nlease = \"2s\"\ntakeover_after = \"1s\"\nkey = {key:?}\n",
         FIRST_PORT + index,
         seeds.join(", ")
     )
 }
 
 impl Member {
-    fn new(ctx: &Context, index: u16) -> anyhow::Result<Self> {
+    fn new(ctx: &Context, index: u16, key: &Path) -> anyhow::Result<Self> {
         let ctx = ctx.further(&format!("member{index}"))?;
         // Up to 9 ppm apart: the statement allows 100 before data, and 3e-8 of wander.
         let parameters = Parameters {
@@ -55,7 +59,10 @@ impl Member {
         };
         let oscillator = Oscillator::new(&ctx, parameters)?;
         let mut host = Host::with_oscillator(&ctx, oscillator.clone())?;
-        host.start(&configuration(index))?;
+        if !key.exists() {
+            host.cli(&["cluster", "key", text(key)?])?;
+        }
+        host.start(&configuration(index, key))?;
         Ok(Self { host, oscillator, bound: None, last: i64::MIN })
     }
 
@@ -109,12 +116,15 @@ fn master(members: &[Member], generation: u32) -> anyhow::Result<usize> {
 }
 
 pub(crate) fn succession(ctx: &Context) -> anyhow::Result<String> {
-    let mut members =
-        (0..HOSTS).map(|index| Member::new(ctx, index)).collect::<anyhow::Result<Vec<_>>>()?;
+    let key = ctx.path("lab.key");
+    let mut members = (0..HOSTS)
+        .map(|index| Member::new(ctx, index, &key))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     members.iter_mut().try_for_each(Member::bind)?;
     let first = master(&members, 1)?;
     let before = watch(&mut members, first, None, Duration::from_secs(3))?;
-    let said = shown(&members, first)?;
+    let said = shown(&members, first, &key)?;
+    let order = order(&members, first)?;
 
     members[first].host.kill();
     let killed = Instant::now();
@@ -143,7 +153,7 @@ pub(crate) fn succession(ctx: &Context) -> anyhow::Result<String> {
     ensure!(master(&members, 2)? == second && master(&members, 3).is_err(), "a third master");
     Ok(format!(
         "{HOSTS} counters, {} readings, truth inside each, nobody went back; +-{:.1} us at most; the master was killed, \
-         another continued after {:.1} s, and the first follows it; {said}",
+         another continued after {:.1} s, and the first follows it; {order}; {said}",
         before.0 + after.0 + again.0,
         before.1.max(again.1) as f64 / 2e3,
         gone_for.as_secs_f64()
@@ -156,8 +166,12 @@ fn tsc() -> anyhow::Result<u64> {
     Ok(counter.read_ordered())
 }
 
+fn text(path: &Path) -> anyhow::Result<&str> {
+    path.to_str().context("a path that is no text")
+}
+
 /// What `timevisor cluster` says: this host's part, and all hosts.
-fn shown(members: &[Member], master: usize) -> anyhow::Result<String> {
+fn shown(members: &[Member], master: usize, key: &Path) -> anyhow::Result<String> {
     for (at, member) in members.iter().enumerate() {
         let status = member.host.json(&["cluster", "status"])?;
         let clocks = status["clusters"].as_array();
@@ -172,7 +186,7 @@ fn shown(members: &[Member], master: usize) -> anyhow::Result<String> {
         );
     }
     let asker = &members[(master + 1) % members.len()].host;
-    let nodes = asker.json(&["cluster", "nodes", "--timeline", NAME])?;
+    let nodes = asker.json(&["cluster", "nodes", "--timeline", NAME, "--key", text(key)?])?;
     let nodes = nodes.as_array().context("no list")?;
     let levels: Vec<u64> = nodes.iter().filter_map(|node| node["level"].as_u64()).collect();
     ensure!(
@@ -181,8 +195,8 @@ fn shown(members: &[Member], master: usize) -> anyhow::Result<String> {
         "{nodes:?}"
     );
     let picture = asker.directory().join("tree.svg");
-    let path = picture.to_str().context("a path that is no text")?;
-    asker.cli(&["cluster", "tree", "--timeline", NAME, "--plot", path])?;
+    let plot = ["--plot", text(&picture)?, "--key", text(key)?];
+    asker.cli(&[&["cluster", "tree", "--timeline", NAME][..], &plot].concat())?;
     ensure!(std::fs::read_to_string(&picture)?.contains("level 0"), "the tree has no master");
     Ok(format!("`cluster nodes` finds all {HOSTS}"))
 }
@@ -197,6 +211,36 @@ fn each(
         act(member).with_context(|| format!("member {at}"))?;
     }
     Ok(())
+}
+
+/// Two members stamp messages in turn, as in figure 4 of the RVEC paper: whoever stamped first is found, or
+/// the intervals overlap and nobody says so. Pauses grow to 2 ms.
+fn order(members: &[Member], master: usize) -> anyhow::Result<String> {
+    let mut others = members.iter().enumerate().filter(|(at, _)| *at != master);
+    let mut next = || others.next().map(|(_, member)| member).context("a member");
+    let (a, b) = (next()?, next()?);
+    let stamp = |member: &Member| -> anyhow::Result<(i64, i64)> {
+        let (earliest, _, latest) = member.at(tsc()?)?.context("the timeline was forgotten")?;
+        Ok((earliest, latest))
+    };
+    let (mut in_order, mut uncertain) = (0, 0);
+    for message in 0..STAMPED {
+        interrupt::check()?;
+        let first = stamp(a)?;
+        std::thread::sleep(Duration::from_micros(message));
+        let second = stamp(b)?;
+        ensure!(second.1 >= first.0, "{second:?} was stamped after {first:?}, and says before");
+        if first.1 < second.0 {
+            in_order += 1;
+        } else {
+            uncertain += 1;
+        }
+    }
+    ensure!(in_order > 0, "{uncertain} pairs up to 2 ms apart, and no order of any is known");
+    Ok(format!(
+        "of {STAMPED} messages that two hosts stamped in turn, up to 2 ms apart, {in_order} are in order by their stamps, \
+         {uncertain} uncertain and none wrong"
+    ))
 }
 
 /// Waits until everybody has the origin of this master: their bounds hold what it says.

@@ -24,6 +24,11 @@ pub struct Cluster {
     pub name: Name,
     /// It is a timeline of its own: the server's clock is none of its time.
     pub is_timeline: bool,
+    /// Only those are answered who ask with the secret that [`Protector::share`] was given under this
+    /// name; `None`: everybody.
+    ///
+    /// [`Protector::share`]: crate::nts::server::Protector::share
+    pub secret: Option<Name>,
     /// Whom they are referred to.
     pub referrer: Box<dyn Referrer>,
 }

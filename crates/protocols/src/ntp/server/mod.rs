@@ -16,7 +16,7 @@
 //! never longer than the request. There is no control or monitoring mode that could amplify
 //! traffic.
 //!
-//! With NTS ([`Server::serve_nts`]) a request that is authentic gets an answer that its client can
+//! With NTS ([`Server::serve_nts`]), or for hosts that share a secret with this one, a request that is authentic gets an answer that its client can
 //! authenticate: the plain one, which [`Protector`] completes. Plain requests are served as before.
 //!
 //! What it does not do: open sockets, read clocks, smear leap seconds, or serve symmetric and
@@ -139,7 +139,7 @@ impl Server {
         timelines.any(|cluster| cluster.name == name).then_some(name)
     }
 
-    /// Serves requests with NTS, too.
+    /// Serves requests with NTS, too: those with cookies that this protector can read.
     pub fn serve_nts(&mut self, protector: Protector) {
         self.nts = Some(Box::new(protector));
     }
@@ -216,7 +216,7 @@ impl Server {
         if verdict == Verdict::Limited {
             return Action::Drop(Tally::Limited);
         }
-        let by = By { from, now };
+        let by = By { from, now, secret: None };
         match &asked.nts {
             None => self.plain(&asked, received, clock, verdict, by),
             Some(nts) => self.protect(nts, &asked, received, clock, verdict, by),
@@ -264,6 +264,7 @@ impl Server {
             protector.nak(nts, &nak.to_bytes());
             return Action::Protected { outcome: Tally::NtsNak, departure: None };
         };
+        let by = By { secret: session.secret(), ..by };
         let action = self.plain(asked, received, clock, verdict, by);
         let (plain, outcome, departure) = match &action {
             Action::Reply { bytes, departure } => (&bytes[..], Tally::Answered, *departure),
@@ -325,7 +326,12 @@ impl Server {
                 field.timeline.is_host() || of_host
             }
         };
-        let told = if is_served {
+        let is_closed = cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.secret.is_some_and(|secret| by.secret != Some(secret)));
+        let told = if is_closed {
+            precise::Reply::key_required(field.timeline)
+        } else if is_served {
             let Some(precise) = &time.precise else { return plain(&reply) };
             let referrals = cluster
                 .filter(|_| field.referrals > 0)
@@ -370,6 +376,8 @@ impl Server {
 struct By {
     from: SocketAddr,
     now: Duration,
+    /// The timeline whose secret it has, if it has shown that.
+    secret: Option<Name>,
 }
 
 /// A request that can be answered.

@@ -3,6 +3,7 @@
 //! | a request | gets |
 //! | --- | --- |
 //! | whose cookie and authenticator are good | an answer that its client can authenticate, with a new cookie in place of the one that it has used up, and one for each placeholder |
+//! | whose cookie was made with a secret that it shares with us ([`crate::nts::shared`]) | the same without cookies: it makes them itself |
 //! | whose cookie cannot be read, or whose authenticator is wrong | an NTS NAK: a kiss of death, not authenticated, after which the client establishes new keys |
 //! | without one identifier of 32 bytes or more, one cookie and one authenticator, or with anything behind the authenticator | nothing |
 //!
@@ -21,6 +22,7 @@ use super::cookie::{COOKIE_LEN, CookieCiphers, SessionKeys};
 use super::keys::CookieKeys;
 use crate::ntp::extension::ExtensionField;
 use crate::ntp::packet::HEADER_LEN;
+use crate::ntp::precise::Name;
 use crate::nts::aead::TAG_LEN;
 use crate::nts::config::COOKIES;
 use crate::nts::field::{
@@ -92,9 +94,27 @@ impl<'a> Request<'a> {
 /// Fills bytes with random ones that nobody can predict; false if there are none.
 pub type RandomSource = Box<dyn FnMut(&mut [u8]) -> bool + Send>;
 
+/// A client whose request is authentic.
+#[derive(Debug)]
+pub struct Session {
+    keys: SessionKeys,
+    secret: Option<Name>,
+}
+
+impl Session {
+    /// The timeline whose secret made its cookie; `None` for a cookie of this server.
+    #[must_use]
+    pub const fn secret(&self) -> Option<Name> {
+        self.secret
+    }
+}
+
 /// The server's part of NTS in packets.
 pub struct Protector {
-    cookies: CookieCiphers,
+    /// `None` where keys are shared only.
+    cookies: Option<CookieCiphers>,
+    /// Timelines of clusters, and what reads their members' cookies.
+    shared: Vec<(Name, CookieCiphers)>,
     nonces: Nonces,
     /// Where encrypted fields of requests are opened.
     scratch: Vec<u8>,
@@ -106,8 +126,15 @@ impl Protector {
     /// Starts with these keys.
     #[must_use]
     pub fn new(keys: &CookieKeys, random: RandomSource) -> Self {
+        Self { cookies: Some(CookieCiphers::new(keys)), ..Self::without_keys(random) }
+    }
+
+    /// Starts without keys: only cookies of those who share a secret can be read.
+    #[must_use]
+    pub fn without_keys(random: RandomSource) -> Self {
         Self {
-            cookies: CookieCiphers::new(keys),
+            cookies: None,
+            shared: Vec::new(),
             nonces: Nonces { random, pool: Box::new([[0; NONCE_LEN]; POOL]), left: 0 },
             scratch: Vec::new(),
             answer: Vec::new(),
@@ -116,28 +143,43 @@ impl Protector {
 
     /// Uses other keys from now on.
     pub fn set_keys(&mut self, keys: &CookieKeys) {
-        self.cookies = CookieCiphers::new(keys);
+        self.cookies = Some(CookieCiphers::new(keys));
     }
 
-    /// Returns the keys of a client whose request is authentic; `None` asks for [`Self::nak`].
+    /// Reads the cookies of the members of this timeline, too, who share the secret of these keys
+    /// ([`crate::nts::shared`]).
+    pub fn share(&mut self, timeline: Name, keys: &CookieKeys) {
+        self.shared.push((timeline, CookieCiphers::new(keys)));
+    }
+
+    /// Returns a client whose request is authentic; `None` asks for [`Self::nak`].
     #[must_use]
-    pub fn open(&mut self, request: &Request<'_>) -> Option<SessionKeys> {
-        let session = self.cookies.open(request.cookie)?;
+    pub fn open(&mut self, request: &Request<'_>) -> Option<Session> {
+        let (keys, secret) = self.read(request.cookie)?;
         let Authenticator { nonce, sealed } = request.authenticator;
         let (tag, text) = sealed.split_first_chunk::<TAG_LEN>()?;
         // What a client encrypts is authenticated, and not used: no field is defined for it.
         self.scratch.clear();
         self.scratch.extend_from_slice(text);
-        let mut cipher = session.client_to_server();
+        let mut cipher = keys.client_to_server();
         let is_authentic = cipher.open_in_place(nonce, request.associated, tag, &mut self.scratch);
         self.scratch.zeroize();
-        is_authentic.then_some(session)
+        is_authentic.then_some(Session { keys, secret })
+    }
+
+    /// Keys of different origins may have one name: each is tried.
+    fn read(&mut self, cookie: &[u8]) -> Option<(SessionKeys, Option<Name>)> {
+        if let Some(keys) = self.cookies.as_mut().and_then(|cookies| cookies.open(cookie)) {
+            return Some((keys, None));
+        }
+        let mut shared = self.shared.iter_mut();
+        shared.find_map(|(name, cookies)| Some((cookies.open(cookie)?, Some(*name))))
     }
 
     /// Makes the answer from the plain one: a header, and perhaps our own field. False if there is
     /// none, because the request has no room for it or there are no random numbers.
     #[must_use]
-    pub fn protect(&mut self, request: &Request<'_>, session: &SessionKeys, plain: &[u8]) -> bool {
+    pub fn protect(&mut self, request: &Request<'_>, session: &Session, plain: &[u8]) -> bool {
         self.try_protect(request, session, plain).is_some()
     }
 
@@ -161,12 +203,13 @@ impl Protector {
     fn try_protect(
         &mut self,
         request: &Request<'_>,
-        session: &SessionKeys,
+        session: &Session,
         plain: &[u8],
     ) -> Option<()> {
         self.begin(plain, request);
         let covered = self.answer.len();
-        let cookies = request.cookies(covered + AUTHENTICATOR_LEN)?;
+        let room = request.cookies(covered + AUTHENTICATOR_LEN)?;
+        let cookies = if session.secret.is_some() { 0 } else { room };
         let nonce = self.nonces.take()?;
         let encrypted = cookies * len_with(COOKIE_LEN);
         for number in [
@@ -180,13 +223,13 @@ impl Protector {
         self.answer.extend_from_slice(&nonce);
         self.answer.extend_from_slice(&[0; TAG_LEN]);
         for _ in 0..cookies {
-            let cookie = self.cookies.make(session, &self.nonces.take()?)?;
+            let cookie = self.cookies.as_mut()?.make(&session.keys, &self.nonces.take()?)?;
             write(&mut self.answer, COOKIE, &cookie);
         }
         let (associated, authenticator) = self.answer.split_at_mut(covered);
         let (head, text) = authenticator.split_at_mut(AUTHENTICATOR_LEN);
         let (_, tag) = head.split_last_chunk_mut::<TAG_LEN>()?;
-        *tag = session.server_to_client().seal_in_place(&nonce, associated, text)?;
+        *tag = session.keys.server_to_client().seal_in_place(&nonce, associated, text)?;
         Some(())
     }
 }

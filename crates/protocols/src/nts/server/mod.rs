@@ -21,7 +21,7 @@ pub mod exchange;
 pub mod keys;
 pub mod negotiation;
 
-pub use answer::{Protector, RandomSource, Request};
+pub use answer::{Protector, RandomSource, Request, Session};
 pub use cookie::{COOKIE_LEN, CookieCiphers, SessionKeys};
 pub use exchange::{Exchange, ExchangeError, Identity, IdentityError, Progress};
 pub use keys::{CookieKey, CookieKeys, Rotation};
