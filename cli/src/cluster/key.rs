@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use timevisor_linux::state_file;
 use timevisor_protocols::ntp::precise::Name;
@@ -21,7 +21,8 @@ pub struct Options {
 
 pub fn make(options: &Options) -> Result<()> {
     let mut bytes = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut bytes[..]).context("the kernel returns no random numbers")?;
+    let filled = getrandom::fill(&mut bytes[..]);
+    filled.map_err(|error| anyhow!("the kernel returns no random numbers: {error}"))?;
     let file = &options.file;
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     let mut opened = opened.with_context(|| {
