@@ -152,7 +152,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         curves.extend(published::as_published(&curves));
     }
     if let Some(path) = &options.plot {
-        let (x, y) = ("ms since the start", "log10 of nodes that are done");
+        let (x, y) = ("log10 of ms since the start", "log10 of nodes that are done");
         let drawn = svg("A cluster's cold start", x, y, curves);
         std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -232,15 +232,25 @@ fn ours(report: &Report) -> Line {
     curve(report.all_vouching_ns(), "crimson", name)
 }
 
-/// How many nodes are done by when. A picture needs some hundred points of a million.
+/// How many nodes are done by when, both as logarithms.
 fn curve(done_ns: &[f64], color: &'static str, name: String) -> Line {
-    let step = (done_ns.len() / 300).max(1);
-    let last = done_ns.len().checked_sub(1);
-    let points = (0..done_ns.len()).step_by(step).chain(last).map(|index| {
-        let done = u32::try_from(index).map_or(f64::NAN, |index| f64::from(index) + 1.0);
-        (done_ns[index] * 1e-6, done.log10())
-    });
-    Line { points: points.collect(), color, width: 2.0, dashed: false, name }
+    let points = (1_u32..).zip(done_ns);
+    let points = points.map(|(count, ns)| ((ns * 1e-6).log10(), f64::from(count).log10()));
+    Line { points: thinned(points), color, width: 2.0, dashed: false, name }
+}
+
+/// The first and the last point, and those in between that are 1 % higher than the one before.
+fn thinned(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let mut kept: Vec<(f64, f64)> = Vec::new();
+    let mut last = None;
+    for point in points {
+        if kept.last().is_none_or(|before| point.1 - before.1 > 0.005) {
+            kept.push(point);
+        }
+        last = Some(point);
+    }
+    kept.extend(last);
+    kept
 }
 
 /// One object for each level.

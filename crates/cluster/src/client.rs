@@ -153,8 +153,14 @@ impl Client {
                 return Vec::new();
             }
             Ok(said) => said,
-            // Whoever forges one must not keep the right one from being heard.
+            // Who forges one must not keep the right one from being heard.
             Err(Refused::Stray | Refused::Malformed) => return Vec::new(),
+            // This one can be forged, too, by somebody who saw the question: it is remembered, and the
+            // question waits for its end.
+            Err(why @ Refused::WrongKey) => {
+                self.remember(server, why);
+                return Vec::new();
+            }
             Err(why) => {
                 self.waiting = None;
                 self.refuse(server, why, now);
@@ -180,10 +186,14 @@ impl Client {
         self.node.answered(server, &answer, now)
     }
 
-    fn refuse(&mut self, server: SocketAddr, why: Refused, now: Duration) {
+    fn remember(&mut self, server: SocketAddr, why: Refused) {
         if self.refusals.len() < MOST_REFUSALS || self.refusals.contains_key(&server) {
             self.refusals.insert(server, why);
         }
+    }
+
+    fn refuse(&mut self, server: SocketAddr, why: Refused, now: Duration) {
+        self.remember(server, why);
         match why {
             Refused::Header(_) | Refused::Contradiction => self.node.lost(server, now),
             _ => self.node.refused(server, now),

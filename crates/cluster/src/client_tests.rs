@@ -6,6 +6,8 @@ use timevisor_protocols::ntp::precise::{Bounds, Errors, Status};
 use timevisor_protocols::ntp::server::{
     Action, Cluster, Config, PreciseTime, ServedClock, ServedTime, Server,
 };
+use timevisor_protocols::nts::server::Protector;
+use timevisor_protocols::nts::shared::Secret;
 use timevisor_time::{Period, RateError};
 
 use super::*;
@@ -155,6 +157,41 @@ fn a_server_of_another_cluster_is_named_and_the_next_one_is_asked() {
     for (from, why) in client.refusals() {
         assert!(from != at(seeds[1]) && why == Refused::NoSuchCluster);
     }
+}
+
+/// Somebody who saw the question may send a NAK: the right answer counts all the same.
+#[test]
+fn a_forged_nak_ends_no_question() {
+    let name = Name::new("lab").unwrap();
+    let keys = Secret::new([3; 32].into()).cookie_keys(name);
+    let mut protector = Protector::without_keys(Box::new(|_| true));
+    protector.share(name, &keys);
+    let (mut server, mut stranger) = (server("lab"), server("lab"));
+    server.serve_nts(protector);
+    stranger.serve_nts(Protector::without_keys(Box::new(|_| true)));
+    let seed = at("127.0.0.1:1001");
+    let sealer = Sealer::new(keys, &[[1; 32], [2; 32]].into());
+    let mut client = client(&["127.0.0.1:1001"]).with_sealer(Some(sealer));
+    let (_, question) = client.on_timer(Duration::ZERO, &Random::of(1)).unwrap();
+    client.sent(0);
+    let tai = |utc: Instant<Utc>| Some((utc + LEAP).relabel());
+    let mut events = Vec::new();
+    for answering in [&mut stranger, &mut server] {
+        let from = at("127.0.0.1:9");
+        let action =
+            answering.respond(Duration::ZERO, &question, utc(30_000), &clock(30_000), from);
+        assert!(matches!(action, Action::Protected { .. }), "{action:?}");
+        let said = client.waits_for(seed).unwrap().read(answering.protected(), utc(0));
+        let soon = Duration::from_micros(60);
+        events.extend(client.heard(seed, said, 60_000, tai, soon));
+        let refused: Vec<_> = client.refusals().collect();
+        if client.waits_for(seed).is_some() {
+            assert_eq!(refused, [(seed, Refused::WrongKey)]);
+        } else {
+            assert_eq!(refused, []);
+        }
+    }
+    assert!(client.waits_for(seed).is_none() && client.node().at(60_000).is_some(), "{events:?}");
 }
 
 #[test]

@@ -172,10 +172,15 @@ impl Query {
         let Some(opening) = &self.opening else { return self.read_plain(bytes, about) };
         match opening.open(bytes) {
             Ok(opened) => self.read_plain(&opened.plain, about),
-            Err(Refusal::Nak) => Err(Refused::WrongKey),
+            // It is not authenticated; at least it is an answer to this question.
+            Err(Refusal::Nak) if self.is_answered_by(bytes) => Err(Refused::WrongKey),
             // A server with our key seals whatever it says; others have nothing to say.
             Err(_) => Err(Refused::Stray),
         }
+    }
+
+    fn is_answered_by(&self, bytes: &[u8]) -> bool {
+        Packet::parse(bytes).is_ok_and(|(packet, _)| packet.origin == self.cookie)
     }
 
     fn read_plain(&self, bytes: &[u8], about: Instant<Utc>) -> Result<Said, Refused> {

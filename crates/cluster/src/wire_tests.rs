@@ -223,6 +223,33 @@ fn who_has_no_key_or_another_one_is_told() {
 }
 
 #[test]
+fn strangers_are_told_no_time_of_a_clusters_own_timeline() {
+    let config = Config { rate_interval: Duration::from_secs(1), ..Config::default() };
+    let mut server = Server::new(config, 1).unwrap();
+    let mut protector = Protector::without_keys(Box::new(|_| true));
+    protector.share(name("lab"), &secret(7).cookie_keys(name("lab")));
+    server.serve_nts(protector);
+    let referrer = Box::new(Children::<SocketAddr>::new(2, Duration::from_secs(60)));
+    let secret = Some(name("lab"));
+    server.serve_cluster(Cluster { name: name("lab"), is_timeline: true, secret, referrer });
+    let (mut told, mut dropped) = (0, 0);
+    for number in 0..40 {
+        let (query, question) = made(None, number);
+        assert_eq!(server.asks_for(&question), Some(name("lab")));
+        let Some(answered) = answer(&mut server, &question) else {
+            dropped += 1;
+            continue;
+        };
+        told += 1;
+        assert_eq!(query.read(&answered, now()), Err(Refused::KeyRequired));
+        let (packet, _) = Packet::parse(&answered).unwrap();
+        let stamps = [packet.reference, packet.receive, packet.transmit];
+        assert_eq!(stamps, [NtpTimestamp::ZERO; 3], "question {number}");
+    }
+    assert!(told > 0 && dropped > 0, "{told} were told, {dropped} dropped for their rate");
+}
+
+#[test]
 fn a_sealed_question_is_answered_by_nobody_without_the_key() {
     let sealer = sealer(&secret(7), "lab");
     let (query, question) = made(Some(&sealer), 1);

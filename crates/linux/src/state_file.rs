@@ -67,7 +67,8 @@ fn read_with(path: &Path, most: u64, nobody: u32, reason: &str) -> io::Result<Ve
     if metadata.mode() & nobody != 0 {
         return refuse(reason.to_owned());
     }
-    let mut bytes = Vec::new();
+    // Of the file's size, so that a secret is not moved and left behind in memory.
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most) + 1).unwrap_or(0));
     // One more byte tells a file that is too long from one that just fits.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {

@@ -75,6 +75,9 @@ impl Visits {
                 visits.version
             ));
         }
+        if visits.visits.len() > MOST || !visits.visits.is_sorted_by_key(|visit| visit.ticks) {
+            return Err(format!("it has more than {MOST} visits, or they are out of order"));
+        }
         match visits.visits.iter().find(|visit| visit.interval().is_none()) {
             Some(visit) => Err(format!("its visit at {} ends before it begins", visit.ticks)),
             None => Ok(visits),

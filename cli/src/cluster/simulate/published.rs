@@ -5,7 +5,7 @@ use timevisor_simulation::cluster::published::{self, Published, Serving};
 use timevisor_simulation::cluster::{Link, quantile};
 use timevisor_time::{Duration, RateError};
 
-use super::{Options, curve};
+use super::{Options, curve, thinned};
 use crate::plot::Line;
 
 const ALL: [Serving; 3] = [Serving::Root, Serving::TwoLevels, Serving::Everybody];
@@ -93,7 +93,7 @@ fn color(serving: Serving) -> &'static str {
 }
 
 pub fn curve_of(nodes: u32, serving: Serving, found: &Published) -> Line {
-    let name = format!("published, {nodes} nodes, {} serves", name(serving));
+    let name = format!("published, {nodes} nodes: {}", name(serving));
     curve(&found.done_ns, color(serving), name)
 }
 
@@ -102,10 +102,10 @@ pub fn as_published(others: &[Line]) -> Vec<Line> {
     let ends = others.iter().filter_map(|line| line.points.last());
     let most = ends.map(|(_, done)| *done).fold(0.0, f64::max);
     let line = |serving: Serving| {
-        let points = (0..10_000).map(|ms| (f64::from(ms), serving.as_published(ms).log10()));
-        let points = points.take_while(|(_, done)| *done <= most).collect();
-        let name = format!("the paper's figure 5, {} serves", name(serving));
-        Line { points, color: color(serving), width: 1.0, dashed: true, name }
+        let at = |ms: u32| (f64::from(ms).log10(), serving.as_published(ms).log10());
+        let points = (1..10_000_000).map(at).take_while(|(_, done)| *done <= most);
+        let name = format!("figure 5 of the paper: {}", name(serving));
+        Line { points: thinned(points), color: color(serving), width: 1.0, dashed: true, name }
     };
     ALL.into_iter().map(line).collect()
 }

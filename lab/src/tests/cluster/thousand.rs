@@ -85,8 +85,8 @@ fn chronyd_beside(ctx: &Context) -> anyhow::Result<String> {
     let began = Instant::now();
     let mut process = Tethered::spawn(&mut chronyd, "chronyd", &ctx.path("cold.chronyd.log"))?;
     let socket = socket.to_str().context("a path of UTF-8")?;
-    // 600 looks, 100 ms apart; any correction and any skew will do.
-    let arguments = ["-h", socket, "waitsync", "600", "0", "0", "0.1"];
+    // Ten looks, 100 ms apart; any correction and any skew will do.
+    let arguments = ["-h", socket, "waitsync", "10", "0", "0", "0.1"];
     let synchronized = interrupt::poll_until(PATIENCE, || {
         process.check_alive()?;
         // Its socket may not be there yet.

@@ -20,7 +20,7 @@
 //! authenticate: the plain one, which [`Protector`] completes. Plain requests are served as before.
 //!
 //! What it does not do: open sockets, read clocks, smear leap seconds, or serve symmetric and
-//! broadcast modes. A request with a MAC, or with NTS where it is not served, gets no answer,
+//! broadcast modes. A request with a MAC, or with NTS where no cookies are known, gets no answer,
 //! because an unauthenticated answer is worthless to its sender. A flood from forged addresses can
 //! use up a victim's share of the rate limit; the victim gets no answers here while it lasts.
 
@@ -93,6 +93,10 @@ pub struct Departure {
 /// and clear in transmit stamps. A client's origin field then shows whether it asks for the
 /// interleaved mode, and departures are measured and kept only for such clients.
 const RECEIVE_FLAG: u64 = 1;
+
+/// The kiss code beside [`precise::Status::KeyRequired`]; codes that begin with X are for experiments
+/// (RFC 5905 section 7.4).
+const KEY_REQUIRED: [u8; 4] = *b"XKEY";
 
 /// The server. Every `now` is monotonic time since an origin that the caller chooses.
 #[derive(Debug)]
@@ -232,6 +236,9 @@ impl Server {
         by: By,
     ) -> Action {
         let packet = &asked.packet;
+        if let Some(field) = asked.precise.as_ref().filter(|field| self.is_closed(field, by)) {
+            return self.key_required(packet, field);
+        }
         let slot = match verdict {
             Verdict::Admitted(slot) => slot,
             Verdict::Kiss => return self.kiss(packet, received, clock),
@@ -352,6 +359,22 @@ impl Server {
         let mut bytes = Datagram::new(&reply);
         told.write(&mut bytes, field.referrals);
         Action::Reply { bytes, departure }
+    }
+
+    /// Whether the timeline belongs to members who have shown that they are, and this is none.
+    fn is_closed(&self, field: &precise::Request, by: By) -> bool {
+        let cluster = self.clusters.iter().find(|cluster| cluster.name == field.timeline);
+        let secret = cluster.and_then(|cluster| cluster.secret);
+        secret.is_some_and(|secret| by.secret != Some(secret))
+    }
+
+    /// Tells a stranger so, and no time: the clock that he has asked for may be the cluster's own.
+    fn key_required(&mut self, request: &Packet, field: &precise::Request) -> Action {
+        self.counters.add(Tally::Precise);
+        let reply = clock::refusal(request, self.config.suggested_poll(), KEY_REQUIRED);
+        let mut bytes = Datagram::new(&reply);
+        precise::Reply::key_required(field.timeline).write(&mut bytes, field.referrals);
+        Action::Reply { bytes, departure: None }
     }
 
     fn decline(&mut self, request: &Packet, why: Unsynchronized) -> Action {
