@@ -10,19 +10,27 @@
 //! A node that has bounds on hearsay only goes on asking until it has heard enough. When a server
 //! does not answer, another one is asked: those that were referred to, then the seeds again.
 //!
+//! | file | owns |
+//! | --- | --- |
+//! | this one | the states, answers, and the succession |
+//! | `types.rs` | what a node is told, and what it says |
+//! | `choice.rs` | whom it asks, and when |
+//!
 //! The caller sends the [`Question`] of [`Node::on_timer`], one at a time, and reports what came of it by
 //! [`Node::answered`] or, when its time is over, [`Node::lost`].
 
-use std::fmt;
+mod choice;
+mod types;
 
-use timevisor_estimate::RateLimits;
-use timevisor_time::{Duration, Instant, Interval, Period, Tai};
+use timevisor_time::{Duration, Instant, Interval, Tai};
 
 use crate::children::{Asker, Children};
 use crate::facts::Statement;
 use crate::mesh::{Heard, Mesh, Standing, View};
-use crate::settle::{self, Settle, Verdict};
-use crate::succession::{self, Rank, Succession};
+use crate::settle::{Settle, Verdict};
+use crate::succession::{Rank, Succession};
+
+pub use types::{Answer, Event, Lead, Origin, Question, Settings};
 
 /// Questions in a row without an answer after which another server is asked.
 const LOSSES: u32 = 3;
@@ -40,88 +48,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
 /// Servers that are remembered: peers, and who may be asked instead of them.
 const MOST_KNOWN: usize = 64;
-
-/// What the operator sets.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Settings<A> {
-    /// The burst to a server.
-    pub burst: settle::Limits,
-    /// Between an answer and the next question of a burst.
-    pub spacing: Duration,
-    /// How many children a server has room for.
-    pub children: usize,
-    /// A child that does not ask for so long is none.
-    pub lease: Duration,
-    /// How many servers are asked now and then, once there are bounds. 0: none, offline from then on.
-    pub peers: usize,
-    /// How often each of them is asked.
-    pub poll: Duration,
-    /// So many servers may lie.
-    pub liars: usize,
-    /// The root, where it is known by its key or its address: it is believed alone.
-    pub trusted: Option<A>,
-    /// Who continues when the master is gone; `None` where it is given, as that of UTC is.
-    pub succession: Option<succession::Settings>,
-    /// Limits of this node's counter against the timeline, and its nominal period.
-    pub rate: RateLimits,
-    /// See `rate`.
-    pub nominal: Period,
-}
-
-/// Which clock a timeline is: stamps of different origins are not comparable. Of two that meet, the
-/// greater one stays.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Origin {
-    /// Grows when the timeline's origin is set again.
-    pub generation: u32,
-    /// Of the timeline's master.
-    pub epoch: u64,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:016x}", self.generation, self.epoch)
-    }
-}
-
-/// What a server answers.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer<A> {
-    /// Its clock, with our counter around it; `None` while it has no bounds.
-    pub said: Option<Statement>,
-    /// What its bounds are worth.
-    pub standing: Standing,
-    /// Servers between it and the master.
-    pub level: u8,
-    /// Its timeline.
-    pub origin: Origin,
-    /// How long ago anybody heard the timeline's master, by whatever path; `None` where nobody says.
-    pub silence: Option<Duration>,
-    /// Other servers.
-    pub others: Vec<A>,
-}
-
-/// A question to send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Question<A> {
-    /// Whom to ask.
-    pub server: A,
-    /// The answer is lost when it has not come by then.
-    pub until: Duration,
-}
-
-/// What became of an answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event<A> {
-    /// There are bounds that this node vouches for.
-    Vouches,
-    /// The timeline began anew: what was known of it is void.
-    BeganAnew,
-    /// This server lies, and is not asked any more.
-    Named(A),
-    /// This server has another timeline of this name.
-    Stranger(A),
-}
 
 /// What the origin of an answer is to this node.
 enum Compared {
@@ -152,15 +78,6 @@ enum State<A> {
     /// Those who are still to be asked, the next one last; with nobody left, this node leads.
     Canvassing(Vec<A>),
     Leading(Lead),
-}
-
-/// The timeline of a master: exactly what its counter says at the nominal rate, by definition.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lead {
-    /// The counter value at which it began.
-    pub counter: u64,
-    /// What it said then.
-    pub time: Instant<Tai>,
 }
 
 /// One node; `A` is an address.
@@ -613,115 +530,5 @@ impl<A: Copy + Ord> Node<A> {
         self.pause = FIRST_PAUSE;
         self.state = State::Pausing;
         self.next = now;
-    }
-
-    /// This server may have bounds soon: it is asked again, ever later, and then another one.
-    fn wait_for(&mut self, server: A, now: Duration) {
-        match &mut self.state {
-            State::Asking(burst) if burst.server == server && burst.losses < WAITS => {
-                self.next = now + Duration::from_nanos(FIRST_WAIT.floor_nanos() << burst.losses);
-                burst.losses += 1;
-            }
-            _ => self.failed(server, now),
-        }
-    }
-
-    /// This server is of no use now.
-    fn failed(&mut self, server: A, now: Duration) {
-        match &self.state {
-            State::Asking(burst) if burst.server == server => {
-                self.tried.push(server);
-                self.try_another(now);
-            }
-            _ => self.schedule(now),
-        }
-    }
-
-    fn try_another(&mut self, now: Duration) {
-        if let Some(server) = self.untried() {
-            self.ask(server, now);
-        } else {
-            self.state = State::Pausing;
-            self.next = now + self.pause;
-            self.pause = (self.pause + self.pause).min(LAST_PAUSE);
-        }
-    }
-
-    /// The next server after a pause, to be asked now.
-    fn another(&mut self, now: Duration) -> Option<A> {
-        let server = self.untried();
-        if let Some(server) = server {
-            self.ask(server, now);
-            self.next = Duration::MAX;
-        } else {
-            self.next = now + self.pause;
-        }
-        server
-    }
-
-    fn ask(&mut self, server: A, now: Duration) {
-        let slowest = Duration::ZERO;
-        self.state = State::Asking(Burst { server, settle: Settle::default(), losses: 0, slowest });
-        self.next = now;
-    }
-
-    /// Who may be asked next. Everybody starts at the seeds, so these ask the master itself, if they
-    /// know it: what one of them is further away, all below it are.
-    fn untried(&mut self) -> Option<A> {
-        let is_seed = self.seeds.contains(&self.own);
-        let master: Vec<A> = self.settings.trusted.filter(|_| is_seed).into_iter().collect();
-        let (known, seeds) = (self.known.clone(), self.seeds.clone());
-        [master, known, seeds].iter().find_map(|servers| self.one_of(servers))
-    }
-
-    /// Any of these that may be asked.
-    fn one_of(&mut self, servers: &[A]) -> Option<A> {
-        let named: Vec<A> = self.mesh.named().collect();
-        let usable = |at: &&A| **at != self.own && !self.tried.contains(at) && !named.contains(at);
-        let usable: Vec<A> = servers.iter().filter(usable).copied().collect();
-        let count = u64::try_from(usable.len()).unwrap_or(1).max(1);
-        let index = usize::try_from(self.draw() % count).unwrap_or(0);
-        usable.get(index).copied()
-    }
-
-    /// SplitMix64.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn learn(&mut self, others: &[A]) {
-        for other in others {
-            self.remember(*other);
-        }
-    }
-
-    fn remember(&mut self, server: A) {
-        let is_new = server != self.own && !self.known.contains(&server);
-        if is_new && self.known.len() < MOST_KNOWN {
-            self.known.push(server);
-        }
-    }
-
-    /// Whom to ask now and then: those who were of use, and the seeds where these are too few. Who
-    /// refused yesterday may serve today.
-    fn peers(&self) -> Vec<A> {
-        let named: Vec<A> = self.mesh.named().collect();
-        let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
-        let all = self.known.iter().chain(seeds);
-        let usable = all.filter(|at| !named.contains(at) && **at != self.own);
-        usable.take(self.settings.peers).copied().collect()
-    }
-
-    fn schedule(&mut self, now: Duration) {
-        if matches!(self.state, State::Vouching | State::Leading(_)) {
-            self.next = match i64::try_from(self.peers().len()) {
-                Ok(0) | Err(_) => Duration::MAX,
-                Ok(count) => now + Duration::from_nanos(self.settings.poll.floor_nanos() / count),
-            };
-        }
     }
 }

@@ -1,0 +1,118 @@
+//! Whom a node asks, and when.
+
+use timevisor_time::Duration;
+
+use super::{Burst, FIRST_WAIT, LAST_PAUSE, MOST_KNOWN, Node, State, WAITS};
+use crate::settle::Settle;
+
+impl<A: Copy + Ord> Node<A> {
+    /// This server may have bounds soon: it is asked again, ever later, and then another one.
+    pub(super) fn wait_for(&mut self, server: A, now: Duration) {
+        match &mut self.state {
+            State::Asking(burst) if burst.server == server && burst.losses < WAITS => {
+                self.next = now + Duration::from_nanos(FIRST_WAIT.floor_nanos() << burst.losses);
+                burst.losses += 1;
+            }
+            _ => self.failed(server, now),
+        }
+    }
+
+    /// This server is of no use now.
+    pub(super) fn failed(&mut self, server: A, now: Duration) {
+        match &self.state {
+            State::Asking(burst) if burst.server == server => {
+                self.tried.push(server);
+                self.try_another(now);
+            }
+            _ => self.schedule(now),
+        }
+    }
+
+    pub(super) fn try_another(&mut self, now: Duration) {
+        if let Some(server) = self.untried() {
+            self.ask(server, now);
+        } else {
+            self.state = State::Pausing;
+            self.next = now + self.pause;
+            self.pause = (self.pause + self.pause).min(LAST_PAUSE);
+        }
+    }
+
+    /// The next server after a pause, to be asked now.
+    pub(super) fn another(&mut self, now: Duration) -> Option<A> {
+        let server = self.untried();
+        if let Some(server) = server {
+            self.ask(server, now);
+            self.next = Duration::MAX;
+        } else {
+            self.next = now + self.pause;
+        }
+        server
+    }
+
+    pub(super) fn ask(&mut self, server: A, now: Duration) {
+        let slowest = Duration::ZERO;
+        self.state = State::Asking(Burst { server, settle: Settle::default(), losses: 0, slowest });
+        self.next = now;
+    }
+
+    /// Who may be asked next. Everybody starts at the seeds, so these ask the master itself, if they
+    /// know it: what one of them is further away, all below it are.
+    fn untried(&mut self) -> Option<A> {
+        let is_seed = self.seeds.contains(&self.own);
+        let master: Vec<A> = self.settings.trusted.filter(|_| is_seed).into_iter().collect();
+        let (known, seeds) = (self.known.clone(), self.seeds.clone());
+        [master, known, seeds].iter().find_map(|servers| self.one_of(servers))
+    }
+
+    /// Any of these that may be asked.
+    pub(super) fn one_of(&mut self, servers: &[A]) -> Option<A> {
+        let named: Vec<A> = self.mesh.named().collect();
+        let usable = |at: &&A| **at != self.own && !self.tried.contains(at) && !named.contains(at);
+        let usable: Vec<A> = servers.iter().filter(usable).copied().collect();
+        let count = u64::try_from(usable.len()).unwrap_or(1).max(1);
+        let index = usize::try_from(self.draw() % count).unwrap_or(0);
+        usable.get(index).copied()
+    }
+
+    /// SplitMix64.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn learn(&mut self, others: &[A]) {
+        for other in others {
+            self.remember(*other);
+        }
+    }
+
+    pub(super) fn remember(&mut self, server: A) {
+        let is_new = server != self.own && !self.known.contains(&server);
+        if is_new && self.known.len() < MOST_KNOWN {
+            self.known.push(server);
+        }
+    }
+
+    /// Whom to ask now and then: those who were of use, and the seeds where these are too few. Who
+    /// refused yesterday may serve today.
+    pub(super) fn peers(&self) -> Vec<A> {
+        let named: Vec<A> = self.mesh.named().collect();
+        let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
+        let all = self.known.iter().chain(seeds);
+        let usable = all.filter(|at| !named.contains(at) && **at != self.own);
+        usable.take(self.settings.peers).copied().collect()
+    }
+
+    pub(super) fn schedule(&mut self, now: Duration) {
+        if matches!(self.state, State::Vouching | State::Leading(_)) {
+            self.next = match i64::try_from(self.peers().len()) {
+                Ok(0) | Err(_) => Duration::MAX,
+                Ok(count) => now + Duration::from_nanos(self.settings.poll.floor_nanos() / count),
+            };
+        }
+    }
+}
