@@ -7,6 +7,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -76,7 +77,10 @@ fn chronyd_beside(ctx: &Context) -> anyhow::Result<String> {
     let directory = scratch::directory()?;
     let program = directory.path().join("chronyd");
     std::fs::copy("/usr/sbin/chronyd", &program).context("install the package chrony")?;
-    let socket = directory.path().join("command");
+    // chronyd puts its socket only where nobody else comes.
+    let private = directory.path().join("chrony");
+    std::fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let socket = private.join("command");
     let mut chronyd = command::tethered(&program);
     chronyd.args(["-x", "-d", "-u", "root", "cmdport 0"]);
     chronyd.arg(format!("server 127.0.0.1 port {PORT} iburst minpoll 0 maxpoll 0"));
