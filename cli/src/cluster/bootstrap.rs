@@ -399,13 +399,8 @@ mod tests {
         assert!(format!("{:#}", resolve("host:ntp").unwrap_err()).contains("is no port"));
     }
 
-    #[test]
-    fn a_file_keeps_what_it_has_and_loses_nothing_that_it_does_not_understand() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("visits.json");
-        let (counter, _) = select(Choice::Auto).unwrap();
-        let history = CounterHistory::of(&counter).unwrap();
-        let visit = |ticks| Visit {
+    fn visit(history: &CounterHistory, ticks: u64) -> Visit {
+        Visit {
             server: "192.0.2.1:123".to_owned(),
             cluster: String::new(),
             boot_id: history.boot_id.clone(),
@@ -414,7 +409,16 @@ mod tests {
             ticks,
             earliest_utc_ns: 0,
             latest_utc_ns: 10,
-        };
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_what_it_has_and_loses_nothing_that_it_does_not_understand() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("visits.json");
+        let (counter, _) = select(Choice::Auto).unwrap();
+        let history = CounterHistory::of(&counter).unwrap();
+        let visit = |ticks| visit(&history, ticks);
         assert_eq!(save(&file, &visit(1), &history).unwrap(), 1);
         assert_eq!(save(&file, &visit(2), &history).unwrap(), 2);
         let other = CounterHistory { boot_id: "0".repeat(32), ..history.clone() };
@@ -436,17 +440,7 @@ mod tests {
                 let (file, history) = (&file, &history);
                 scope.spawn(move || {
                     for one in 0..5 {
-                        let visit = Visit {
-                            server: "192.0.2.1:123".to_owned(),
-                            cluster: String::new(),
-                            boot_id: history.boot_id.clone(),
-                            counter: history.counter.clone(),
-                            suspended_ns: history.suspended_ns,
-                            ticks: thread * 5 + one,
-                            earliest_utc_ns: 0,
-                            latest_utc_ns: 10,
-                        };
-                        save(file, &visit, history).unwrap();
+                        save(file, &visit(history, thread * 5 + one), history).unwrap();
                     }
                 });
             }

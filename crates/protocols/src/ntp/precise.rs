@@ -423,19 +423,9 @@ impl Reply {
     /// The reply of a server that does not have the timeline.
     #[must_use]
     pub fn no_such_timeline(timeline: Name) -> Self {
-        Self::nothing(timeline, Status::NoSuchTimeline)
-    }
-
-    /// The reply of a server to somebody who has not asked with the cluster's key.
-    #[must_use]
-    pub fn key_required(timeline: Name) -> Self {
-        Self::nothing(timeline, Status::KeyRequired)
-    }
-
-    fn nothing(timeline: Name, status: Status) -> Self {
         Self {
             timeline,
-            status,
+            status: Status::NoSuchTimeline,
             level: 0,
             bounds: Bounds { receive: Errors::default(), transmit: Errors::default() },
             rate: RateLimits::default(),
@@ -444,6 +434,12 @@ impl Reply {
             silence: None,
             referrals: Referrals::default(),
         }
+    }
+
+    /// The reply of a server to somebody who has not asked with the cluster's key.
+    #[must_use]
+    pub fn key_required(timeline: Name) -> Self {
+        Self { status: Status::KeyRequired, ..Self::no_such_timeline(timeline) }
     }
 
     /// The same about UTC, whose origin never changes: 0 and 0.
