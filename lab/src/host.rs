@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::command::{self, Tethered, tail};
 use crate::interrupt::{self, Late};
+use crate::netns::Namespace;
 use crate::oscillator::Oscillator;
 use crate::programs;
 use crate::scenario::Context;
@@ -32,6 +33,8 @@ pub struct Host {
     log: PathBuf,
     starts: u32,
     oscillator: Option<Oscillator>,
+    /// Where its daemon runs, if not in the lab's own network.
+    network: Option<Namespace>,
 }
 
 impl Host {
@@ -62,6 +65,14 @@ impl Host {
         Self::new(&ctx.further(name)?)
     }
 
+    /// Another host of the same test, whose daemon has a network stack of its own.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn inside(ctx: &Context, name: &str, network: Namespace) -> anyhow::Result<Self> {
+        Ok(Self { network: Some(network), ..Self::further(ctx, name)? })
+    }
+
     /// A host whose processes use another oscillator as their counter.
     ///
     /// # Errors
@@ -87,7 +98,7 @@ impl Host {
         oscillator: Option<Oscillator>,
     ) -> anyhow::Result<Self> {
         let (directory, log) = (scratch::directory()?, ctx.path("timevisord"));
-        Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator })
+        Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator, network: None })
     }
 
     /// The counter of its processes, if it is not the machine's TSC.
@@ -151,10 +162,11 @@ impl Host {
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.starts += 1;
         let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
-        let mut command = match &self.oscillator {
-            Some(oscillator) => oscillator.tethered(&self.programs.0),
+        let mut command = match (&self.oscillator, &self.network) {
+            (Some(oscillator), _) => oscillator.tethered(&self.programs.0),
+            (None, Some(network)) => network.command(&self.programs.0),
             // Under the shipped unit, say (lab/systemd): a program that starts the daemon in its way.
-            None => match std::env::var_os("LAB_DAEMON") {
+            (None, None) => match std::env::var_os("LAB_DAEMON") {
                 Some(starter) => {
                     let mut command = command::tethered(starter);
                     command.arg(&self.programs.0);

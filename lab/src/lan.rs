@@ -64,6 +64,24 @@ impl Lan {
         Ipv4Addr::new(a, b, c, 10 + number)
     }
 
+    /// The host's own address.
+    pub fn host(&self) -> Ipv4Addr {
+        self.network
+    }
+
+    /// Puts a namespace on the bridge, at the address of guest `number`, which nobody else has then.
+    ///
+    /// # Errors
+    /// When its pair cannot be moved.
+    pub fn join(&self, namespace: &Namespace, number: u8) -> anyhow::Result<()> {
+        let (outer, inner) = (namespace.interface(), format!("{}n", namespace.interface()));
+        ip(&format!("address flush dev {outer}"))?;
+        ip(&format!("link set {outer} master {}", self.bridge))?;
+        let address = format!("{}/24", self.address(number));
+        namespace.run("ip", &["address", "flush", "dev", &inner])?;
+        namespace.run("ip", &["address", "add", &address, "dev", &inner]).map(drop)
+    }
+
     /// The name of the guest's tap on the host.
     pub fn tap(&self, number: u8) -> String {
         format!("{}t{number}", self.veth)

@@ -5,7 +5,8 @@ use timevisor_time::{Duration, Instant, Tai};
 /// Counter value `ta` came before the reference read `tb`, and the reference's later reading `te`
 /// before our `tf`.
 ///
-/// A PHC or system clock bracket is the same shape with `tb == te`.
+/// A PHC or system clock bracket is the same shape with `tb == te`, and an interval of time at one value of
+/// the counter with `ta == tf`, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exchange {
     /// Our counter before the request left.
@@ -74,6 +75,14 @@ impl Exchange {
     #[must_use]
     pub fn middle(&self) -> u64 {
         self.ta.wrapping_add(self.round_trip() / 2)
+    }
+
+    /// Whether it is an interval at one value of the counter: what a cluster, a host's page or a saved visit
+    /// has concluded, not the reading of a clock. The time is anywhere in it, and nothing was sent whose
+    /// delay could be compared.
+    #[must_use]
+    pub fn is_interval(&self) -> bool {
+        self.ta == self.tf
     }
 
     /// Checks everything that one exchange shows by itself and against the one `before` it

@@ -62,6 +62,30 @@ fn converges_learns_the_rate_and_holds_truth() {
     assert!((view.estimate - truth).abs() < Duration::from_micros(10), "{}", view.estimate - truth);
 }
 
+/// What a cluster, or the page of a host, says: intervals that somebody has concluded. Each has the truth,
+/// anywhere, so its middle moves by as much as it is wide, and nothing follows from that.
+#[test]
+fn the_middle_of_an_interval_says_nothing() {
+    let mut lab = Lab::new();
+    let mut random = 1_u64;
+    for n in 1..2_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Narrow for a while, then wide, as with other servers.
+        let half = if n / 200 % 2 == 0 { 5_000 } else { 50_000 };
+        let off = i128::from(random >> 33) % (2 * half) - half;
+        let counter = n * HZ;
+        let t = Instant::from_unix_nanos(true_ns(counter) + off);
+        let error = Duration::from_nanos(i64::try_from(half).unwrap());
+        let exchange = Exchange { ta: counter, tb: t, te: t, tf: counter, error };
+        assert_eq!(lab.clock.observe(&exchange), Observation::Used, "after {n}");
+        let view = lab.clock.at(counter).unwrap();
+        let truth = Instant::from_unix_nanos(true_ns(counter));
+        assert!(view.interval.contains(truth), "after {n}");
+        assert!(view.trusted, "after {n}");
+        assert_eq!(lab.clock.beyond_floor(), None, "after {n}");
+    }
+}
+
 #[test]
 fn a_stepping_reference_is_a_contradiction_and_the_bounds_keep_the_truth_meanwhile() {
     let mut lab = Lab::new();

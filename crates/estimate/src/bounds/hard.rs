@@ -101,8 +101,10 @@ impl HardBounds {
         }
     }
 
-    /// Takes an exchange in, with what the estimator thinks of it if it has an opinion yet.
+    /// Takes an exchange in, with what the estimator thinks of it if it has an opinion yet. Of an interval
+    /// ([`Exchange::is_interval`]) nobody's opinion counts: its middle moves by as much as it is wide.
     pub fn observe(&mut self, exchange: &Exchange, opinion: Option<&Opinion>) -> Outcome {
+        let opinion = opinion.filter(|_| !exchange.is_interval());
         let diagnosis = opinion.map(|opinion| &opinion.diagnosis);
         // An exchange that contradicts itself was discarded before; if not, it contradicts
         // everything.

@@ -86,7 +86,7 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
 }
 
 /// A secret, as `timevisor cluster key` makes it.
-fn make_key(host: &Host, name: &str) -> anyhow::Result<PathBuf> {
+pub(super) fn make_key(host: &Host, name: &str) -> anyhow::Result<PathBuf> {
     let file = host.directory().join(name);
     host.cli(&["cluster", "key", file.to_str().context("a path of UTF-8")?])?;
     Ok(file)
@@ -134,7 +134,7 @@ fn detail(host: &Host) -> anyhow::Result<String> {
 }
 
 /// Readings with the truth inside, and the widest of them, ns.
-fn watch(host: &Host, span: Duration) -> anyhow::Result<(u64, i64)> {
+pub(super) fn watch(host: &Host, span: Duration) -> anyhow::Result<(u64, i64)> {
     let page = HostPage::open(host.directory())?;
     let (mut count, mut widest) = (0, 0);
     let end = Instant::now() + span;

@@ -1,17 +1,27 @@
 //! One clock for a cluster of hosts.
 
+pub(crate) mod guests;
 pub(crate) mod hosts;
+pub(crate) mod hour;
 pub(crate) mod offline;
 pub(crate) mod thousand;
 pub(crate) mod timeline;
 
-use crate::scenario::Need::Root;
+use crate::scenario::Need::{Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
 pub const FAMILY: Family = Family { name: "cluster", tests: TESTS };
 
 const TESTS: &[Test] = &[
+    Test {
+        name: "cluster-guests",
+        about: "five timevisords on one network, two of them in guests: UTC and a timeline of their own, truth inside; the root ends, another continues the timeline",
+        tier: Tier::Test,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 90,
+        run: guests::guests,
+    },
     Test {
         name: "cluster-hosts",
         about: "five timevisords with a key: a root, members that are referred to each other; the root ends; wrong names and keys; truth inside",
@@ -27,6 +37,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 40,
         run: offline::offline,
+    },
+    Test {
+        name: "cluster-hour",
+        about: "an hour (OFFLINE_S) without a network after one visit and after two, beside chronyds without a server: truth inside, error, bound, horizon, wake-ups",
+        tier: Tier::Weekly { why: "it takes 72 minutes" },
+        needs: &[Root],
+        seconds: 4_400,
+        run: hour::hour,
     },
     Test {
         name: "cluster-timeline",

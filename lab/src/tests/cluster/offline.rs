@@ -26,8 +26,7 @@ const APART: Duration = Duration::from_secs(8);
 pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
     let upstream = Impostor::honest()?;
     let mut root = Host::new(ctx)?;
-    let lines = reference(&upstream.address());
-    root.start(&format!("{lines}[server]\nlisten = [\"{SEED}\"]\n[[cluster]]\nname = \"lab\"\n"))?;
+    root.start(&root_lines(&upstream))?;
     root.wait_synchronized(1_000)?;
 
     let ctx = ctx.further("offline")?;
@@ -70,21 +69,27 @@ pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-struct Node {
-    host: Host,
+/// The configuration of the server that is asked.
+pub(super) fn root_lines(upstream: &Impostor) -> String {
+    let lines = reference(&upstream.address());
+    format!("{lines}[server]\nlisten = [\"{SEED}\"]\n[[cluster]]\nname = \"lab\"\n")
+}
+
+pub(super) struct Node {
+    pub(super) host: Host,
     oscillator: Oscillator,
     file: String,
 }
 
 #[derive(Debug)]
-struct Watched {
-    readings: u64,
+pub(super) struct Watched {
+    pub(super) readings: u64,
     /// Of the whole width.
     growth_ns: i64,
 }
 
 impl Node {
-    fn new(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
+    pub(super) fn new(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
         let mut host = Host::with_oscillator(ctx, oscillator.clone())?;
         let file = text(&host.directory().join("visits.json"))?;
         host.start(&format!(
@@ -102,7 +107,7 @@ impl Node {
         Ok((out.status.success(), said.concat()))
     }
 
-    fn visit(&self) -> anyhow::Result<Value> {
+    pub(super) fn visit(&self) -> anyhow::Result<Value> {
         let said = self.bootstrap(&[
             "--cluster",
             "lab",
@@ -118,7 +123,7 @@ impl Node {
         serde_json::from_str(&said.1).with_context(|| format!("no JSON: {}", said.1))
     }
 
-    fn wait_for_visits(&self, count: u64) -> anyhow::Result<HostPage> {
+    pub(super) fn wait_for_visits(&self, count: u64) -> anyhow::Result<HostPage> {
         self.host.wait_until("the visits are known", |host| {
             let accepted = reference_row(host)?["accepted"].as_u64();
             let known = !host.json(&["status"])?["clock"]["half_width_ns"].is_null();
@@ -130,7 +135,7 @@ impl Node {
     }
 
     /// Compares the page with CLOCK_REALTIME, which is what the server serves.
-    fn watch(&self, page: &HostPage, span: Duration) -> anyhow::Result<Watched> {
+    pub(super) fn watch(&self, page: &HostPage, span: Duration) -> anyhow::Result<Watched> {
         let tsc = HostCounter::for_reader(CounterId::X86Tsc).context("this machine has no TSC")?;
         let (mut readings, mut widths) = (0, Vec::new());
         let end = Instant::now() + span;
@@ -149,12 +154,23 @@ impl Node {
             readings += 1;
             widths.push(latest - earliest);
         }
-        ensure!(readings > 100, "only {readings} readings");
+        // Each takes 2 ms on an idle machine.
+        ensure!(readings * 80 > span.as_millis().try_into()?, "only {readings} readings");
         Ok(Watched { readings, growth_ns: widths[widths.len() - 1] - widths[0] })
     }
 
+    /// The estimate's error and the half-width now, ns.
+    pub(super) fn state(&self, page: &HostPage) -> anyhow::Result<(i64, i64)> {
+        let tsc = HostCounter::for_reader(CounterId::X86Tsc).context("this machine has no TSC")?;
+        let moment = bracket(&tsc, 10);
+        let reading = page.convert(self.oscillator.counter(moment.before))?;
+        let tai = i64::from(reading.tai_offset().context("no TAI - UTC")?) * 1_000_000_000;
+        let error = reading.estimate.floor_nanos() - (moment.realtime.floor_nanos() + tai);
+        Ok((error, (reading.latest.ceil_nanos() - reading.earliest.floor_nanos()) / 2))
+    }
+
     /// What `timevisor now --within` says.
-    fn horizon(&self) -> anyhow::Result<String> {
+    pub(super) fn horizon(&self) -> anyhow::Result<String> {
         let mut command = self.oscillator.tethered(self.host.cli_program());
         command.arg("--run-directory").arg(self.host.directory());
         let said = command::output(command.args(["now", "--within", "10ms"]))?;

@@ -7,7 +7,6 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -26,13 +25,11 @@ use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::nts::shared::{Sealer, Secret};
 use timevisor_time::{Duration as Span, Instant as Time, Period, RateError, Tai, Utc};
 
-use crate::chronyd::bound_ns;
-use crate::command::{self, Tethered};
+use crate::chrony_client::ChronyClient;
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::scenario::Context;
-use crate::scratch;
 use crate::tests::faults::common::reference;
 
 const NODES: usize = 1_000;
@@ -74,36 +71,15 @@ pub(crate) fn thousand(ctx: &Context) -> anyhow::Result<String> {
 /// How long one chronyd with a burst takes from its start until it says that it is synchronized to
 /// the same server.
 fn chronyd_beside(ctx: &Context) -> anyhow::Result<String> {
-    let directory = scratch::directory()?;
-    let program = directory.path().join("chronyd");
-    std::fs::copy("/usr/sbin/chronyd", &program).context("install the package chrony")?;
-    // chronyd puts its socket only where nobody else comes.
-    let private = directory.path().join("chrony");
-    std::fs::DirBuilder::new().mode(0o700).create(&private)?;
-    let socket = private.join("command");
-    let mut chronyd = command::tethered(&program);
-    chronyd.args(["-x", "-d", "-u", "root", "cmdport 0"]);
-    chronyd.arg(format!("server 127.0.0.1 port {PORT} iburst minpoll 0 maxpoll 0"));
-    chronyd.arg(format!("bindcmdaddress {}", socket.display()));
-    chronyd.arg(format!("pidfile {}", directory.path().join("pid").display()));
     let began = Instant::now();
-    let mut process = Tethered::spawn(&mut chronyd, "chronyd", &ctx.path("cold.chronyd.log"))?;
-    let socket = socket.to_str().context("a path of UTF-8")?;
-    // Ten looks, 100 ms apart; any correction and any skew will do.
-    let arguments = ["-h", socket, "waitsync", "10", "0", "0", "0.1"];
-    let synchronized = interrupt::poll_until(PATIENCE, || {
-        process.check_alive()?;
-        // Its socket may not be there yet.
-        Ok(command::run("chronyc", &arguments).ok())
-    })?;
+    let server = format!("127.0.0.1 port {PORT} iburst minpoll 0 maxpoll 0");
+    let mut chronyd = ChronyClient::start(ctx, "cold", &server, 0)?;
+    chronyd.wait(PATIENCE)?;
     let took = began.elapsed();
-    ensure!(synchronized.is_some(), "chronyd is not synchronized after {PATIENCE:?}");
-    let tracking = command::run("chronyc", &["-h", socket, "-c", "tracking"])?;
-    let bound = bound_ns(&tracking).context("chronyc's tracking is not understood")?;
     Ok(format!(
         "one chronyd with iburst was synchronized {:.0} ms after its start, and claims {:.1} us then",
         took.as_secs_f64() * 1e3,
-        Duration::from_nanos(u64::try_from(bound)?).as_secs_f64() * 1e6
+        Duration::from_nanos(u64::try_from(chronyd.claim()?)?).as_secs_f64() * 1e6
     ))
 }
 

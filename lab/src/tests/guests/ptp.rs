@@ -8,29 +8,22 @@
 //! offset that ptp4l applied is taken back does the guest know PTP time.
 
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use timevisor_linux::counter::Tsc;
 
 use crate::client;
 use crate::guest::Guest;
+use crate::guest_daemon::{self, CPU, KEYS, readings, start, wait};
 use crate::host::{Host, mentions};
-use crate::interrupt;
 use crate::lan::Lan;
 use crate::ptp4l::{COMMON, PTP4L, Ptp4l};
 use crate::qemu::Delivery;
 use crate::scenario::Context;
 use crate::scratch;
-use crate::truth::Truth;
 
-/// Everything in an emulated guest takes several times as long.
-const PATIENCE: Duration = Duration::from_secs(120);
 const READINGS: usize = 40;
 
-const COMMON_KEYS: &str = "run_directory = \"/run/timevisor\"\ncounter = \"tsc\"\n[clock]\ntai_offset = 37\n\
-                           [guests]\ndiscover = false\n";
 const IMPORT: &str = "[[reference]]\ntype = \"ptp\"\ndevice = \"realtime\"\nsocket = \"/run/ptp4l\"\npoll = \"200ms\"\n";
 const PHC: &str = "[[reference]]\ntype = \"phc\"\naccuracy = \"5ms\"\npoll = \"200ms\"\n";
 
@@ -47,19 +40,21 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     guest.sh(&lan.guest_setup(0))?;
     guest.sh("mkdir -p /var/run; ptp4l -f /etc/ptp4l.conf -i eth0 -m >/run/ptp4l.log 2>&1 &")?;
 
-    start(&mut guest, "import")?;
+    start(&mut guest, "/etc/import.toml")?;
     // From the first statement on, while the servo converges.
     wait(&mut guest, "the guest's clock is synchronized", |status| {
         Ok(status["clock"]["status"] == "synchronized")
     })?;
-    let first = readings(&mut guest, offset).or_else(|error| explained(&mut guest, error))?;
+    let first =
+        readings(&mut guest, offset, READINGS).or_else(|error| explained(&mut guest, error))?;
     let status = wait(&mut guest, "ptp4l has locked", |status| {
         Ok(detail(status).is_some_and(|text| text.contains("ptp4l is SLAVE")))
     })?;
-    let last = readings(&mut guest, offset).or_else(|error| explained(&mut guest, error))?;
+    let last =
+        readings(&mut guest, offset, READINGS).or_else(|error| explained(&mut guest, error))?;
     let detail = detail(&status).unwrap_or_default();
     mentions(&detail, &["TAI - UTC = 36 s", "does not vouch for", "the leap table says 37 s"])?;
-    guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
+    guest_daemon::end(&mut guest)?;
 
     let unplugged = unplug(&mut guest)?;
     Ok(format!(
@@ -80,8 +75,8 @@ fn boot(ctx: &Context, host: &Host, lan: &Lan) -> anyhow::Result<Guest> {
     }
     let own = "slaveOnly 1\nutc_offset 36\nuds_address /run/ptp4l\n";
     let files = [
-        ("import.toml", format!("{COMMON_KEYS}{IMPORT}")),
-        ("phc.toml", format!("{COMMON_KEYS}{PHC}")),
+        ("import.toml", format!("{KEYS}{IMPORT}")),
+        ("phc.toml", format!("{KEYS}{PHC}")),
         ("ptp4l.conf", format!("{COMMON}{own}")),
     ];
     for (name, text) in files {
@@ -95,9 +90,7 @@ fn boot(ctx: &Context, host: &Host, lan: &Lan) -> anyhow::Result<Guest> {
         .guest(&ctx.qemu_10()?, &kernel, &image)?
         .delivery(Delivery::VmclockDevice)
         .paused()
-        // The guest's daemon counts the TSC, in which the truth is known, and insists that it is
-        // invariant.
-        .args(["-cpu", "max,la57=off,+invtsc,x-force-features=on"])
+        .args(CPU)
         .args(lan.arguments(0, false)?)
         .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
         .start()?;
@@ -107,67 +100,12 @@ fn boot(ctx: &Context, host: &Host, lan: &Lan) -> anyhow::Result<Guest> {
     Ok(guest)
 }
 
-fn start(guest: &mut Guest, config: &str) -> anyhow::Result<()> {
-    guest.sh(&format!("timevisord --config /etc/{config}.toml >>/run/timevisord.log 2>&1 &"))?;
-    wait(guest, "the guest's daemon answers", |_| Ok(true)).map(drop)
-}
-
-/// Waits until the guest's `timevisor status` satisfies `done`, and returns it.
-fn wait(
-    guest: &mut Guest,
-    what: &str,
-    mut done: impl FnMut(&Value) -> anyhow::Result<bool>,
-) -> anyhow::Result<Value> {
-    let mut last = String::new();
-    let found = interrupt::poll_until(PATIENCE, || {
-        last = guest.sh("timevisor status --json 2>&1 || true")?;
-        match serde_json::from_str::<Value>(&last) {
-            Ok(status) if done(&status)? => Ok(Some(status)),
-            _ => Ok(None),
-        }
-    })?;
-    let Some(found) = found else {
-        let log = guest.sh("tail -n 12 /run/timevisord.log /run/ptp4l.log").unwrap_or_default();
-        bail!("{what}: not within {PATIENCE:?}; last: {last}; the guest's logs:\n{log}");
-    };
-    Ok(found)
-}
-
 fn detail(status: &Value) -> Option<String> {
     status["references"][0]["detail"].as_str().map(str::to_owned)
 }
 
 fn word(status: &Value) -> &str {
     status["references"][0]["status"].as_str().unwrap_or_default()
-}
-
-#[derive(Debug, Default)]
-struct Seen {
-    half_ns: i64,
-    worst_ns: i64,
-}
-
-/// The guest's bounds beside the truth at the counter value at which they were read.
-fn readings(guest: &mut Guest, offset: i64) -> anyhow::Result<Seen> {
-    let mut seen = Seen::default();
-    for _ in 0..READINGS {
-        let (text, truth) = Truth::around(&Tsc::unchecked(), || guest.sh("timevisor now --json"))?;
-        let now: Value = serde_json::from_str(text.trim()).with_context(|| text.clone())?;
-        let ns = |name: &str| now[name].as_i64().with_context(|| format!("no {name} in {now}"));
-        let counter = now["counter"].as_u64().with_context(|| format!("no counter in {now}"))?;
-        ensure!(now["timescale"] == "tai", "{now}");
-        let true_ns = truth.at(counter.wrapping_add_signed(-offset));
-        let slack = truth.uncertainty_ns();
-        let (earliest, latest) = (ns("earliest_ns")?, ns("latest_ns")?);
-        ensure!(
-            earliest - slack <= true_ns && true_ns <= latest + slack,
-            "truth {true_ns} is not in {earliest}..{latest}: {} ns outside; {now}",
-            (earliest - true_ns).max(true_ns - latest)
-        );
-        seen.half_ns = (latest - earliest) / 2;
-        seen.worst_ns = seen.worst_ns.max((ns("estimate_ns")? - true_ns).abs());
-    }
-    Ok(seen)
 }
 
 /// The error with what the guest says of its clock, its references and its TSC.
@@ -180,7 +118,7 @@ fn explained<T>(guest: &mut Guest, error: anyhow::Error) -> anyhow::Result<T> {
 
 /// The driver of the guest's PHC lets go of it, and takes it again, while the daemon has it open.
 fn unplug(guest: &mut Guest) -> anyhow::Result<String> {
-    start(guest, "phc")?;
+    start(guest, "/etc/phc.toml")?;
     let usable = |status: &Value| Ok(["selected", "reachable"].contains(&word(status)));
     wait(guest, "the PHC is read", usable)?;
     let device = "/sys/class/ptp/ptp0/device";
@@ -203,6 +141,6 @@ fn unplug(guest: &mut Guest) -> anyhow::Result<String> {
     let log = guest.sh("cat /run/timevisord.log")?;
     let told = log.matches("is no-device").count();
     ensure!(told == 1, "the log tells of the missing device {told} times:\n{log}");
-    guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
+    guest_daemon::end(guest)?;
     Ok("a PHC that was unplugged is read again when it is back".to_owned())
 }
