@@ -119,7 +119,7 @@ pub enum Refused {
     Header(RejectReason),
     /// Its timeline is a counter that is worse than what is assumed here.
     #[error(
-        "its timeline may be {ppm} ppm fast or slow; set oscillator.unmeasured_rate_ppm to that or more"
+        "its timeline may be {ppm} ppm fast or slow; oscillator.unmeasured_rate_ppm and calibration_ppm of [[cluster]] together must be that or more"
     )]
     Rate {
         /// In parts per million, rounded up.

@@ -66,6 +66,10 @@ pub struct ClusterConfig {
     /// The timeline's master is gone when nobody has heard it for so long; another host continues it.
     #[serde(default = "fifteen_seconds", with = "humantime_serde")]
     pub takeover_after: StdDuration,
+    /// How far off the timeline's hosts may have measured their counters' rates when their daemons started,
+    /// ppm. It is added to what `[oscillator]` states, until the rate between two hosts is measured.
+    #[serde(default = "three_hundred")]
+    pub calibration_ppm: u32,
 }
 
 /// `type = "cluster"`.
@@ -102,6 +106,10 @@ fn four_seconds() -> StdDuration {
 }
 fn fifteen_seconds() -> StdDuration {
     StdDuration::from_secs(15)
+}
+/// 180 ppm were seen on a busy virtual machine.
+fn three_hundred() -> u32 {
+    300
 }
 fn five_minutes() -> StdDuration {
     StdDuration::from_secs(300)
@@ -258,6 +266,11 @@ impl ClusterConfig {
             self.takeover_after >= self.poll * 3,
             "takeover_after must be three polls or more: a lost answer is no lost master"
         );
+        ensure!(
+            (1..=10_000).contains(&self.calibration_ppm),
+            "calibration_ppm must be 1 to 10000: `timevisor status` says how well this host's counter is \
+             known after its start"
+        );
         Ok(())
     }
 }
@@ -350,7 +363,7 @@ mod tests {
         let parse = |keys: &[&str]| {
             toml::from_str::<ClusterConfig>(&keys.join("\n")).map(|config| format!("{config:?}"))
         };
-        assert_eq!(keys.len(), 10, "{keys:?}");
+        assert_eq!(keys.len(), 11, "{keys:?}");
         assert_eq!(parse(&keys).unwrap(), parse(&keys[..2]).unwrap());
     }
 
@@ -370,6 +383,7 @@ mod tests {
         assert!(own("liars = 1\npeers = 3\n").contains("believed alone"));
         assert!(own("peers = 0\n").contains("its master may end"));
         assert!(own("takeover_after = \"10s\"\n").contains("three polls"));
+        assert!(own("calibration_ppm = 0\n").contains("must be 1 to 10000"));
         assert!(own("[oscillator]\nwander = 1e-6\n").contains("both may wander"));
         let same = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\ntimeline = \"lab\"\n";
         assert!(problem(same).contains("another name"), "{}", problem(same));

@@ -28,10 +28,6 @@ use crate::references::asking::{Asking, hosts, log, own_address};
 use crate::references::random;
 use crate::server::TimelineFacts;
 
-/// What other hosts' counters may be calibrated to at worst: 180 ppm were seen on a busy virtual machine.
-/// A host with a worse one is refused as master, which it states.
-const CALIBRATION: RateError = RateError::from_ppm(300);
-
 /// All of this host's, in the order of the configuration.
 pub struct ClusterTimelines {
     all: Vec<ClusterTimeline>,
@@ -47,6 +43,9 @@ struct ClusterTimeline {
     port: u16,
     /// Of this host's counter, and of every other's that may be master.
     unmeasured: RateError,
+    /// How far off any host's counter may have been measured; a host that states more of itself is refused as
+    /// master.
+    calibrated: RateError,
     parameters: Parameters,
     calibration: Calibration,
     /// Made when there is something to ask with.
@@ -151,7 +150,8 @@ impl ClusterTimeline {
     ) -> Result<Self> {
         let port = config.server.listen.first().map_or(0, std::net::SocketAddr::port);
         let timeline = cluster.timeline.clone().unwrap_or_default();
-        let parameters = both_wander(config.parameters());
+        let calibrated = RateError::from_ppm(cluster.calibration_ppm);
+        let parameters = both_wander(config.parameters(), calibrated);
         let names = [timeline.clone()];
         let calibration = clock.calibration;
         let ensemble = Ensemble::new(&parameters, &names, calibration.period, calibration.error);
@@ -162,6 +162,7 @@ impl ClusterTimeline {
             sealer: cluster.sealer(cluster.wire_timeline().unwrap_or_default())?,
             port: if cluster.serve { port } else { 0 },
             unmeasured: RateError::from_ppm(config.oscillator.unmeasured_rate_ppm),
+            calibrated,
             parameters,
             calibration,
             asking: None,
@@ -183,7 +184,7 @@ impl ClusterTimeline {
 
     fn asking(&mut self, now: Duration, around: &Surroundings<'_>) -> &mut Asking {
         let (settings, sealer, port) = (&self.settings, &self.sealer, self.port);
-        let (unmeasured, most) = (self.unmeasured, self.unmeasured.plus(CALIBRATION));
+        let (unmeasured, most) = (self.unmeasured, self.unmeasured.plus(self.calibrated));
         self.asking.get_or_insert_with(|| {
             let (nominal, error) = around.calibration;
             // Our counter against TAI, and the master's.
@@ -349,8 +350,8 @@ fn exact(lead: &Lead, nominal: Period, expiry: u64) -> Lines<Tai> {
 
 /// The parameters of an estimate of another host's counter by this one's: both may be off, and both
 /// wander, each as far as `[oscillator]` says.
-fn both_wander(mut one: Parameters) -> Parameters {
-    one.unmeasured_rate = one.unmeasured_rate.plus(one.unmeasured_rate).plus(CALIBRATION);
+fn both_wander(mut one: Parameters, calibrated: RateError) -> Parameters {
+    one.unmeasured_rate = one.unmeasured_rate.plus(one.unmeasured_rate).plus(calibrated);
     one.measured_rate = one.measured_rate.plus(one.measured_rate);
     one.bounds.wander_floor *= 2.0;
     one

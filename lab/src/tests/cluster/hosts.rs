@@ -126,7 +126,7 @@ fn refused(ctx: &Context, name: &str, lines: &str, reason: &str) -> anyhow::Resu
 }
 
 /// What `status` says of the reference.
-fn detail(host: &Host) -> anyhow::Result<String> {
+pub(super) fn detail(host: &Host) -> anyhow::Result<String> {
     let status = host.json(&["status"])?;
     let row = status["references"].get(0).context("no reference")?;
     let detail = row["detail"].as_str().context("no detail")?;

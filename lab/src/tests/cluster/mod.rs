@@ -3,6 +3,7 @@
 pub(crate) mod guests;
 pub(crate) mod hosts;
 pub(crate) mod hour;
+pub(crate) mod liar;
 pub(crate) mod offline;
 pub(crate) mod thousand;
 pub(crate) mod timeline;
@@ -17,7 +18,7 @@ const TESTS: &[Test] = &[
     Test {
         name: "cluster-guests",
         about: "five timevisords on one network, two of them in guests: UTC and a timeline of their own, truth inside; the root ends, another continues the timeline",
-        tier: Tier::Test,
+        tier: Tier::All,
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 90,
         run: guests::guests,
@@ -29,6 +30,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 40,
         run: hosts::five,
+    },
+    Test {
+        name: "cluster-liar",
+        about: "three hosts with an honest server and one whose server lies: a member of all four names that one and no other, truth inside",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 20,
+        run: liar::liar,
     },
     Test {
         name: "cluster-offline",
