@@ -60,9 +60,13 @@ pub(crate) struct Seen {
     pub(crate) worst_ns: i64,
 }
 
-/// The guest's bounds beside the truth at the counter value at which they were read; `offset` is what the
-/// guest's counter is ahead of this machine's.
-pub(crate) fn readings(guest: &mut Guest, offset: i64, count: usize) -> anyhow::Result<Seen> {
+/// The guest's bounds beside the truth at the counter value at which they were read. `offset` is what the
+/// guest's counter is ahead of this machine's, `tai_offset_s` what TAI is ahead of CLOCK_REALTIME, s.
+pub(crate) fn readings(
+    guest: &mut Guest,
+    (offset, tai_offset_s): (i64, i64),
+    count: usize,
+) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     for _ in 0..count {
         let (text, truth) = Truth::around(&Tsc::unchecked(), || guest.sh("timevisor now --json"))?;
@@ -70,7 +74,7 @@ pub(crate) fn readings(guest: &mut Guest, offset: i64, count: usize) -> anyhow::
         let ns = |name: &str| now[name].as_i64().with_context(|| format!("no {name} in {now}"));
         let counter = now["counter"].as_u64().with_context(|| format!("no counter in {now}"))?;
         ensure!(now["timescale"] == "tai", "{now}");
-        let true_ns = truth.at(counter.wrapping_add_signed(-offset));
+        let true_ns = truth.at(counter.wrapping_add_signed(-offset)) + tai_offset_s * 1_000_000_000;
         let slack = truth.uncertainty_ns();
         let (earliest, latest) = (ns("earliest_ns")?, ns("latest_ns")?);
         ensure!(

@@ -1,6 +1,7 @@
 //! How many NTP requests a core answers: timevisord's server beside chronyd's, under the same load
 //! in the same run. Without and with the field of precise bounds (docs/reference/precise-ntp.md),
-//! each without and with NTS.
+//! each without and with NTS; and as members of a cluster ask, without a key and with one. chronyd gets
+//! what members of a cluster without a key send, and for one with a key its own NTS.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -31,11 +32,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use timevisor_benches::report::{Column, Report, Row};
+use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::nts::Established;
+use timevisor_protocols::nts::shared::Sealer;
 
 use crate::check::Checker;
 use crate::load::Client;
-use crate::requests::Kind;
+use crate::requests::{Cluster, Kind};
 use crate::servers::Server;
 
 /// One core has to answer this many requests a second.
@@ -73,18 +76,37 @@ struct Arguments {
 struct Mode {
     nts: bool,
     precise: bool,
+    cluster: bool,
 }
 
-const MODES: [Mode; 4] = [
-    Mode { nts: false, precise: false },
-    Mode { nts: false, precise: true },
-    Mode { nts: true, precise: false },
-    Mode { nts: true, precise: true },
+const MODES: [Mode; 6] = [
+    Mode { nts: false, precise: false, cluster: false },
+    Mode { nts: false, precise: true, cluster: false },
+    Mode { nts: true, precise: false, cluster: false },
+    Mode { nts: true, precise: true, cluster: false },
+    Mode { nts: false, precise: true, cluster: true },
+    Mode { nts: true, precise: true, cluster: true },
 ];
 
 impl Mode {
-    fn kind(self, keys: &Established) -> Kind<'_> {
-        Kind { precise: self.precise, nts: self.nts.then_some(keys) }
+    /// What timevisord is asked.
+    fn kind<'a>(self, keys: &'a Established, sealer: &'a Sealer) -> Result<Kind<'a>> {
+        if !self.cluster {
+            return Ok(Kind {
+                precise: self.precise,
+                nts: self.nts.then_some(keys),
+                cluster: None,
+            });
+        }
+        let name = if self.nts { servers::SEALED } else { servers::OPEN };
+        let name = Name::new(name).context("a short name")?;
+        let sealer = self.nts.then_some(sealer);
+        Ok(Kind { precise: true, nts: None, cluster: Some(Cluster { name, sealer }) })
+    }
+
+    /// What chronyd is asked: the same, but it has no clusters' keys.
+    fn peers_kind<'a>(self, keys: &'a Established, sealer: &'a Sealer) -> Result<Kind<'a>> {
+        Self { cluster: self.cluster && !self.nts, ..self }.kind(keys, sealer)
     }
 }
 
@@ -129,7 +151,12 @@ impl Series {
             self.checked as f64,
         ];
         let nts = if self.mode.nts { ", NTS" } else { "" };
-        let precise = if self.mode.precise { ", precise bounds" } else { "" };
+        let precise = match self.mode {
+            Mode { cluster: true, nts: true, .. } if server == "timevisord" => ", a cluster's key",
+            Mode { cluster: true, .. } => ", a cluster's member",
+            Mode { precise: true, .. } => ", precise bounds",
+            _ => "",
+        };
         Row { name: format!("{server}{nts}{precise}"), values: Ok(values) }
     }
 }
@@ -161,17 +188,19 @@ fn main() -> Result<ExitCode> {
     let mut checker = Checker::open(&folder.path().join("run"))?;
     let turn = Duration::from_millis(arguments.turn_ms);
     let our_keys = ours_server.establish().context("timevisord")?;
+    let sealer = servers::sealer()?;
     let their_keys = chronyd.as_ref().ok().map(Server::establish).transpose().context("chronyd")?;
     let mut ours = MODES.map(|mode| Series { mode, turns: Vec::new(), checked: 0 });
     let mut theirs = MODES.map(|mode| Series { mode, turns: Vec::new(), checked: 0 });
     for _ in 0..arguments.rounds {
         for (series, their) in ours.iter_mut().zip(&mut theirs) {
-            let kind = series.mode.kind(&our_keys);
+            let kind = series.mode.kind(&our_keys, &sealer)?;
             let before = checker.checked();
             series.turns.push(load(&ours_server, turn, kind, Some(&mut checker))?);
             series.checked += checker.checked() - before;
             if let (Ok(chronyd), Some(keys)) = (&chronyd, &their_keys) {
-                their.turns.push(load(chronyd, turn, their.mode.kind(keys), None)?);
+                let kind = their.mode.peers_kind(keys, &sealer)?;
+                their.turns.push(load(chronyd, turn, kind, None)?);
             }
         }
     }
@@ -184,6 +213,8 @@ fn main() -> Result<ExitCode> {
             rows.push(Row { name: "chronyd".into(), values: Err(format!("{why:#}")) });
         }
     }
+    // A node's burst at the start has eight exchanges.
+    let nodes = |mode: usize| ours[mode].sum().per_cpu_second() / 8.0;
     let slow = rated().any(|(series, ratio)| {
         let too_few = !series.mode.nts && series.sum().per_cpu_second() < MIN_RATE;
         too_few || *ratio < MIN_RATIO
@@ -201,6 +232,11 @@ fn main() -> Result<ExitCode> {
                 load::WINDOW,
                 check::EVERY,
                 checker.summary()
+            ),
+            format!(
+                "at 8 exchanges each, a core answers {:.0} nodes of a cluster a second, and {:.0} of one with a key",
+                nodes(4),
+                nodes(5)
             ),
         ],
         columns: COLUMNS.to_vec(),

@@ -4,14 +4,23 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use timevisor_linux::clock::realtime;
+use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::ntp::{LeapIndicator, Mode, NtpTimestamp, Packet};
+use timevisor_protocols::nts::shared::{Sealer, Secret};
 use timevisor_protocols::nts::{CertificateTime, Established, Exchange, TrustAnchors};
+use zeroize::Zeroizing;
+
+/// A cluster that timevisord is the root of.
+pub(crate) const OPEN: &str = "open";
+/// One with a key.
+pub(crate) const SEALED: &str = "sealed";
 
 /// A running server; it is killed when dropped.
 pub(crate) struct Server {
@@ -20,6 +29,21 @@ pub(crate) struct Server {
     /// Where it gives keys.
     keys: SocketAddr,
     trust: TrustAnchors,
+}
+
+/// What the cluster with a key has in common: here, nothing is kept from anybody.
+fn secret() -> Secret {
+    Secret::new(Zeroizing::new(std::array::from_fn(|at| u8::try_from(at).unwrap_or(0))))
+}
+
+fn secret_file(folder: &Path) -> PathBuf {
+    folder.join("sealed.key")
+}
+
+/// What its members seal their questions with.
+pub(crate) fn sealer() -> Result<Sealer> {
+    let keys = secret().cookie_keys(Name::new(SEALED).context("a short name")?);
+    Ok(Sealer::new(keys, &Zeroizing::new([[1; 32], [2; 32]])))
 }
 
 /// The files of a certificate for the loopback.
@@ -57,11 +81,18 @@ impl Server {
              [guests]\ndiscover = false\n\
              [[reference]]\ntype = \"system\"\nassumed_max_error = \"1ms\"\n\
              [server]\nlisten = [\"{address}\"]\nrate_interval = \"0s\"\n\
-             nts_certificate = \"{}\"\nnts_key = \"{}\"\nnts_ke_listen = [\"{keys}\"]\n",
+             nts_certificate = \"{}\"\nnts_key = \"{}\"\nnts_ke_listen = [\"{keys}\"]\n\
+             [[cluster]]\nname = \"{OPEN}\"\nchildren = 2000\n\
+             [[cluster]]\nname = \"{SEALED}\"\nchildren = 2000\nkey = {:?}\n",
             folder.join("run").display(),
             identity.certificate.display(),
-            identity.key.display()
+            identity.key.display(),
+            secret_file(folder)
         );
+        let secret = secret();
+        let mut file = File::options();
+        let file = file.write(true).create_new(true).mode(0o600).open(secret_file(folder));
+        file?.write_all(secret.text().as_bytes())?;
         let path = folder.join("timevisord.toml");
         fs::write(&path, config)?;
         let mut command = Command::new(program);

@@ -31,6 +31,8 @@ const TIMELINE: &str = "cell";
 /// The first entry after the host's own clock.
 const ENTRY: usize = 1;
 const READINGS: usize = 20;
+/// As guests are told ([`KEYS`]).
+const TAI_OFFSET_S: i64 = 37;
 /// How long the others may take to continue the timeline; guests are slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -131,7 +133,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
     let mut utc = 0;
     let mut timeline = 0;
     for guest in &mut inner {
-        let seen = readings(&mut guest.guest, guest.offset, READINGS)?;
+        let seen = readings(&mut guest.guest, (guest.offset, TAI_OFFSET_S), READINGS)?;
         utc = utc.max(seen.half_ns);
         timeline = timeline.max(guest.compare(&[&root])?);
     }
@@ -149,7 +151,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
     };
     let after = ended.elapsed();
     for guest in &mut inner {
-        readings(&mut guest.guest, guest.offset, READINGS)?;
+        readings(&mut guest.guest, (guest.offset, TAI_OFFSET_S), READINGS)?;
         let hosts: Vec<&Bound> = members.iter().collect();
         guest.compare(&hosts)?;
     }

@@ -11,6 +11,7 @@ use std::f64::consts::TAU;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use serde_json::Value;
 use timevisor_clock_page::Counter as _;
 use timevisor_linux::clock::{bracket, realtime};
 use timevisor_linux::counter::{HostCounter, Tsc};
@@ -46,18 +47,20 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     };
     let period = WANDER.as_secs_f64() * hz()?;
     let parameters = Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb: WANDER_PPB, period };
-    let node = |name| {
+    let node = |name, clock: &str| {
         let ctx = ctx.further(name)?;
-        Node::new(&ctx, Oscillator::new(&ctx, parameters)?)
+        let lines = format!("poll = \"10s\"\n{clock}[guests]\ndiscover = false\n");
+        Node::new(&ctx, Oscillator::new(&ctx, parameters)?, &lines)
     };
-    let (once, twice) = (node("once")?, node("twice")?);
+    // One writes its page as often as it does by default, and one as seldom as that serves.
+    let seldom = "[clock]\npublish_interval = \"20s\"\nvalidity = \"60s\"\n";
+    let (once, twice) = (node("once", "")?, node("twice", seldom)?);
     // One that is cut off after its burst, one that does what ours does, and one that polls as the
     // distribution's configuration has it.
     let mut burst = chrony(0, "burst", "iburst")?;
     let mut same = chrony(1, "same", "iburst")?;
     let mut polls = chrony(2, "polls", "iburst")?;
-    once.visit()?;
-    twice.visit()?;
+    let mut questions = questions_of(&once.visit()?)? + questions_of(&twice.visit()?)?;
     for client in [&mut burst, &mut same, &mut polls] {
         client.wait(Duration::from_secs(60))?;
     }
@@ -67,7 +70,7 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     interrupt::sleep(apart.saturating_sub(Duration::from_secs(10)))?;
     same.chronyc(&["online"])?;
     same.chronyc(&["burst", "4/8"])?;
-    twice.visit()?;
+    questions += questions_of(&twice.visit()?)?;
     interrupt::sleep(Duration::from_secs(20))?;
     for client in [&same, &polls] {
         client.chronyc(&["offline"])?;
@@ -113,8 +116,8 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
         Ok(woken as f64 * 86_400.0 / began.elapsed().as_secs_f64())
     };
     Ok(format!(
-        "{} s without a network: {}; truth inside {readings} readings; wake-ups a day: timevisord {:.0} and {:.0}, chronyd {:.0}; \
-         {}",
+        "{} s without a network: {}; truth inside {readings} readings; {questions} questions in the three visits, {asked} of the \
+         chronyds; wake-ups a day: timevisord {:.0}, and {:.0} where its page is written every 20 s, chronyd {:.0}; {}",
         offline.as_secs(),
         told.join("; "),
         a_day(0)?,
@@ -152,6 +155,10 @@ impl Law {
             ..honest
         }
     }
+}
+
+fn questions_of(visit: &Value) -> anyhow::Result<u64> {
+    visit["questions"].as_u64().with_context(|| format!("no number of questions: {visit}"))
 }
 
 fn us(ns: i64) -> f64 {

@@ -31,7 +31,7 @@ pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
 
     let ctx = ctx.further("offline")?;
     let parameters = Parameters { ppb: 10_000, offset: 1 << 44, amplitude_ppb: 20.0, period: 60e9 };
-    let mut node = Node::new(&ctx, Oscillator::new(&ctx, parameters)?)?;
+    let mut node = Node::new(&ctx, Oscillator::new(&ctx, parameters)?, "poll = \"100ms\"\n")?;
     node.host.wait_until("the missing file is named", |host| {
         let row = reference_row(host)?;
         let detail = row["detail"].as_str().unwrap_or_default();
@@ -89,12 +89,11 @@ pub(super) struct Watched {
 }
 
 impl Node {
-    pub(super) fn new(ctx: &Context, oscillator: Oscillator) -> anyhow::Result<Self> {
+    /// A host with these lines behind its reference.
+    pub(super) fn new(ctx: &Context, oscillator: Oscillator, lines: &str) -> anyhow::Result<Self> {
         let mut host = Host::with_oscillator(ctx, oscillator.clone())?;
         let file = text(&host.directory().join("visits.json"))?;
-        host.start(&format!(
-            "[[reference]]\ntype = \"visits\"\nfile = \"{file}\"\npoll = \"100ms\"\n"
-        ))?;
+        host.start(&format!("[[reference]]\ntype = \"visits\"\nfile = \"{file}\"\n{lines}"))?;
         Ok(Self { host, oscillator, file })
     }
 

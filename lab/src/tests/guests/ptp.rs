@@ -45,13 +45,13 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     wait(&mut guest, "the guest's clock is synchronized", |status| {
         Ok(status["clock"]["status"] == "synchronized")
     })?;
-    let first =
-        readings(&mut guest, offset, READINGS).or_else(|error| explained(&mut guest, error))?;
+    let first = readings(&mut guest, (offset, 0), READINGS)
+        .or_else(|error| explained(&mut guest, error))?;
     let status = wait(&mut guest, "ptp4l has locked", |status| {
         Ok(detail(status).is_some_and(|text| text.contains("ptp4l is SLAVE")))
     })?;
-    let last =
-        readings(&mut guest, offset, READINGS).or_else(|error| explained(&mut guest, error))?;
+    let last = readings(&mut guest, (offset, 0), READINGS)
+        .or_else(|error| explained(&mut guest, error))?;
     let detail = detail(&status).unwrap_or_default();
     mentions(&detail, &["TAI - UTC = 36 s", "does not vouch for", "the leap table says 37 s"])?;
     guest_daemon::end(&mut guest)?;
