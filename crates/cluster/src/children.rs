@@ -42,6 +42,8 @@ pub struct Children<A> {
     all: BTreeMap<A, Child>,
     /// The rank of each.
     ranks: BTreeSet<(bool, u32, A)>,
+    /// Until when those stay whom nobody can ask, so that nobody is told of them.
+    silent: BTreeMap<A, Duration>,
     most: usize,
     lease: Duration,
     /// No lease ends before.
@@ -52,8 +54,8 @@ impl<A: Copy + Ord> Children<A> {
     /// Room for `most` children, each for as long as it asks again within `lease`.
     #[must_use]
     pub fn new(most: usize, lease: Duration) -> Self {
-        let (all, ranks) = (BTreeMap::new(), BTreeSet::new());
-        Self { all, ranks, most, lease, earliest_end: Duration::MAX }
+        let (all, ranks, silent) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { all, ranks, silent, most, lease, earliest_end: Duration::MAX }
     }
 
     /// Somebody asks. Returns other servers: whom a new one should ask instead if there is no room for
@@ -64,11 +66,28 @@ impl<A: Copy + Ord> Children<A> {
         self.sweep(now);
         let referred = match self.all.get(&by) {
             Some(child) => child.referred,
-            None if self.all.len() < self.most => 0,
+            None if self.has_room() => 0,
             None => return self.others(None),
         };
+        self.silent.remove(&by);
         self.put(by, Child { until, serves, referred });
         if asker == Asker::New { Vec::new() } else { self.others(Some(by)) }
+    }
+
+    /// The same of somebody who answers nobody, and is never named.
+    pub fn asked_by_silent(&mut self, by: A, asker: Asker, now: Duration) -> Vec<A> {
+        self.sweep(now);
+        if !self.silent.contains_key(&by) && !self.has_room() {
+            return self.others(None);
+        }
+        let until = now + self.lease;
+        self.silent.insert(by, until);
+        self.earliest_end = self.earliest_end.min(until);
+        if asker == Asker::New { Vec::new() } else { self.others(None) }
+    }
+
+    fn has_room(&self) -> bool {
+        self.all.len() + self.silent.len() < self.most
     }
 
     fn put(&mut self, at: A, child: Child) {
@@ -92,8 +111,9 @@ impl<A: Copy + Ord> Children<A> {
             }
             stays
         });
-        self.earliest_end =
-            self.all.values().map(|child| child.until).min().unwrap_or(Duration::MAX);
+        self.silent.retain(|_, until| *until > now);
+        let ends = self.all.values().map(|child| child.until).chain(self.silent.values().copied());
+        self.earliest_end = ends.min().unwrap_or(Duration::MAX);
     }
 
     /// The first of the children, which have been named once more then.
@@ -111,13 +131,17 @@ impl<A: Copy + Ord> Children<A> {
     /// Children whose lease has not ended.
     #[must_use]
     pub fn count(&self, now: Duration) -> usize {
-        self.all.values().filter(|child| child.until > now).count()
+        let ends = self.all.values().map(|child| child.until).chain(self.silent.values().copied());
+        ends.filter(|until| *until > now).count()
     }
 }
 
 impl Referrer for Children<SocketAddr> {
     fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals {
-        Referrals::new(self.asked(by, asker, now))
+        // Port 0: it serves nobody.
+        let silent = by.port() == 0;
+        let others = if silent { Self::asked_by_silent } else { Self::asked };
+        Referrals::new(others(self, by, asker, now))
     }
 
     fn some(&mut self) -> Referrals {
@@ -133,6 +157,23 @@ mod tests {
 
     fn at(seconds: i64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_answers_nobody_has_one_place_and_is_never_named() {
+        let mut children = Children::new(2, LEASE);
+        for second in 0..50 {
+            let others = children.asked_by_silent(1, Asker::Serving, at(second));
+            assert!(others.is_empty());
+        }
+        assert_eq!(children.count(at(50)), 1);
+        assert!(
+            children.asked(2, Asker::Serving, at(50)).is_empty(),
+            "the silent one is not named"
+        );
+        assert_eq!(children.asked(3, Asker::New, at(50)), [2], "there is no room");
+        assert_eq!(children.asked_by_silent(4, Asker::New, at(50)), [2], "nor for silent ones");
+        assert!(children.asked(3, Asker::New, at(50 + 60)).is_empty(), "its lease ends");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use timevisor_estimate::RateLimits;
 use timevisor_protocols::ntp::LeapIndicator;
-use timevisor_protocols::ntp::precise::{Bounds, Errors, Status};
+use timevisor_protocols::ntp::precise::{Asker, Bounds, Errors, Status};
 use timevisor_protocols::ntp::server::{
     Action, Cluster, Config, PreciseTime, ServedClock, ServedTime, Server,
 };
@@ -27,9 +27,13 @@ fn utc(ns: i64) -> Instant<Utc> {
 }
 
 fn server(name: &str) -> Server {
+    server_with(name, Children::new(10, Duration::from_secs(60)))
+}
+
+fn server_with(name: &str, children: Children<SocketAddr>) -> Server {
     let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
     let mut server = Server::new(config, 1).unwrap();
-    let referrer = Box::new(Children::<SocketAddr>::new(10, Duration::from_secs(60)));
+    let referrer = Box::new(children);
     server.serve_cluster(Cluster {
         name: Name::new(name).unwrap(),
         is_timeline: false,
@@ -206,6 +210,23 @@ fn a_server_that_refuses_for_a_while_is_asked_again() {
     run_from(&mut client, &mut [(seed, server("lab"))], 2 * second);
     assert!(client.questions() >= asked + 5, "{asked}");
     assert_eq!(client.refusals().count(), 0);
+}
+
+/// A host that others name and nobody hears takes no peer's place.
+#[test]
+fn who_does_not_answer_keeps_no_seed_from_being_asked() {
+    let seeds = ["127.0.0.1:1001", "127.0.0.1:1002"];
+    let mut servers = seeds.map(|seed| {
+        let mut children = Children::new(10, Duration::from_secs(600));
+        children.asked(at("127.0.0.1:7777"), Asker::Serving, Duration::ZERO);
+        (seed, server_with("lab", children))
+    });
+    let mut client = client_with_peers(&seeds, 2);
+    for second in 0..4 {
+        run_from(&mut client, &mut servers, second * 1_000_000_000);
+    }
+    let heard: Vec<SocketAddr> = client.node().heard().collect();
+    assert!(seeds.iter().all(|seed| heard.contains(&at(seed))), "{heard:?}");
 }
 
 #[test]

@@ -22,6 +22,8 @@
 mod choice;
 mod types;
 
+use std::collections::BTreeSet;
+
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
 use crate::children::{Asker, Children};
@@ -95,6 +97,8 @@ pub struct Node<A> {
     children: Children<A>,
     /// Servers that may be asked, in the order in which they were heard of.
     known: Vec<A>,
+    /// Those of them, and of the seeds, that did not answer the last question.
+    lost: BTreeSet<A>,
     /// Servers that were asked since the last pause.
     tried: Vec<A>,
     /// Of the bounds with the last answer, from earliest to latest; [`Duration::MAX`] without.
@@ -122,6 +126,7 @@ impl<A: Copy + Ord> Node<A> {
             succession: settings.succession.map(|settings| Succession::new(settings, random, now)),
             children: Children::new(settings.children, settings.lease),
             known: Vec::new(),
+            lost: BTreeSet::new(),
             tried: Vec::new(),
             width: Duration::MAX,
             has_settled: false,
@@ -198,6 +203,7 @@ impl<A: Copy + Ord> Node<A> {
     /// Takes an answer in.
     pub fn answered(&mut self, from: A, answer: &Answer<A>, now: Duration) -> Vec<Event<A>> {
         let mut events = Vec::new();
+        self.lost.remove(&from);
         // Who has no bounds says nothing about the timeline.
         if answer.said.is_some() {
             match self.compare(answer.origin) {
@@ -238,7 +244,7 @@ impl<A: Copy + Ord> Node<A> {
             return events;
         };
         if self.mesh.hear(from, &said, answer.level, &self.settings.rate) == Heard::Named {
-            self.known.retain(|known| *known != from);
+            self.forget(from);
             events.push(Event::Named(from));
         }
         self.width = self.at(said.received).map_or(Duration::MAX, |(interval, _)| interval.width());
@@ -275,6 +281,7 @@ impl<A: Copy + Ord> Node<A> {
             }
             // Somebody else has its turn.
             _ => {
+                self.lost.insert(server);
                 if let Some(index) = self.known.iter().position(|known| *known == server) {
                     self.known.remove(index);
                     self.known.push(server);
@@ -287,7 +294,7 @@ impl<A: Copy + Ord> Node<A> {
     /// The server declines for good: it has no such timeline, or wants to be left alone.
     pub fn refused(&mut self, server: A, now: Duration) {
         self.canvassed(server, true, now);
-        self.known.retain(|known| *known != server);
+        self.forget(server);
         self.failed(server, now);
     }
 

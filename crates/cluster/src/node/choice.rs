@@ -97,14 +97,22 @@ impl<A: Copy + Ord> Node<A> {
         }
     }
 
-    /// Whom to ask now and then: those who were of use, and the seeds where these are too few. Who
-    /// refused yesterday may serve today.
+    /// It is asked only if it is a seed, or somebody names it again.
+    pub(super) fn forget(&mut self, server: A) {
+        self.known.retain(|known| *known != server);
+        self.lost.remove(&server);
+    }
+
+    /// Whom to ask now and then: those who were of use, and the seeds where these are too few; those who
+    /// did not answer the last question only where all these are too few. Who refused yesterday may serve
+    /// today.
     pub(super) fn peers(&self) -> Vec<A> {
         let named: Vec<A> = self.mesh.named().collect();
         let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
         let all = self.known.iter().chain(seeds);
-        let usable = all.filter(|at| !named.contains(at) && **at != self.own);
-        usable.take(self.settings.peers).copied().collect()
+        let usable = all.filter(|at| !named.contains(at) && **at != self.own).copied();
+        let (lost, here): (Vec<A>, Vec<A>) = usable.partition(|at| self.lost.contains(at));
+        here.into_iter().chain(lost).take(self.settings.peers).collect()
     }
 
     pub(super) fn schedule(&mut self, now: Duration) {

@@ -10,7 +10,8 @@ use crate::ntp::precise::{Asker, Member, Name, Referrals};
 
 /// Knows the servers of a cluster.
 pub trait Referrer: Debug + Send {
-    /// A member asks, which serves others at `by` if it serves. Returns other servers to name.
+    /// A member asks, which serves others at `by`. Returns other servers to name. With port 0 it answers
+    /// nobody, and nobody is referred to it.
     fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals;
 
     /// Somebody who is no member asks who its members are. Returns some, other ones each time.
@@ -43,11 +44,7 @@ impl Cluster {
     ) -> Referrals {
         let Some(member) = member else { return self.referrer.some() };
         let Member { asker, port } = member;
-        if port == 0 {
-            // Whoever cannot be asked is not named, however far it is.
-            let asker = asker.min(Asker::Settled);
-            return self.referrer.asked(from, asker, now);
-        }
+        // With port 0 it serves nobody. It asks from another port each time, and is one member nevertheless.
         self.referrer.asked(SocketAddr::new(from.ip().to_canonical(), port), asker, now)
     }
 }
