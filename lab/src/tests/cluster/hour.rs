@@ -95,9 +95,8 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     ensure!(slow.asked() == asked, "a chronyd asked although it was offline");
 
     let mut told = Vec::new();
-    for (name, node, page) in
-        [("after one visit", &once, &once_page), ("after two", &twice, &twice_page)]
-    {
+    let hosts = [("after one visit", &once, &once_page), ("after two", &twice, &twice_page)];
+    for (name, node, page) in hosts {
         let (error, half) = node.state(page)?;
         told.push(format!("{name} error {:.1} us, +-{:.1} us", us(error), us(half)));
     }
@@ -111,6 +110,7 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
             us(client.claim()?)
         ));
     }
+    std::fs::write(ctx.path("figures.txt"), told.join("\n"))?;
     let a_day = |at: usize| -> anyhow::Result<f64> {
         let woken = after[at].context("no status")? - before[at].context("no status")?;
         Ok(woken as f64 * 86_400.0 / began.elapsed().as_secs_f64())
@@ -123,7 +123,7 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
         a_day(0)?,
         a_day(1)?,
         a_day(2)?,
-        twice.horizon()?,
+        twice.horizon("1s")?,
     ))
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
     node.host.restart()?;
     let page = node.wait_for_visits(2)?;
     let three = node.watch(&page, Duration::from_secs(2))?;
-    let horizon = node.horizon()?;
+    let horizon = node.horizon("10ms")?;
     Ok(format!(
         "+-{:.1} us after one visit of {} questions, {:.1} us wider {} s later; +-{:.1} us after another, {:.1} us wider; the \
          same after a restart of timevisord; {} readings with the truth inside; {horizon}",
@@ -168,14 +168,14 @@ impl Node {
         Ok((error, (reading.latest.ceil_nanos() - reading.earliest.floor_nanos()) / 2))
     }
 
-    /// What `timevisor now --within` says.
-    pub(super) fn horizon(&self) -> anyhow::Result<String> {
+    /// What `timevisor now --within` says: until when the bound is narrower than this.
+    pub(super) fn horizon(&self, within: &str) -> anyhow::Result<String> {
         let mut command = self.oscillator.tethered(self.host.cli_program());
         command.arg("--run-directory").arg(self.host.directory());
-        let said = command::output(command.args(["now", "--within", "10ms"]))?;
+        let said = command::output(command.args(["now", "--within", within]))?;
         let line = said.lines().find(|line| line.starts_with("horizon"));
         let line = line.with_context(|| format!("no horizon: {said}"))?;
-        ensure!(line.contains("within 10ms until "), "{line}");
+        ensure!(line.contains(&format!("within {within} until ")), "{line}");
         Ok(line.split_whitespace().skip(1).collect::<Vec<_>>().join(" "))
     }
 }
