@@ -66,10 +66,13 @@ impl<A: Copy + Ord> Children<A> {
         self.sweep(now);
         let referred = match self.all.get(&by) {
             Some(child) => child.referred,
-            None if self.has_room() => 0,
+            // Who serves others is worth more than who does not, and takes its place.
+            None if self.all.len() < self.most => 0,
             None => return self.others(None),
         };
-        self.silent.remove(&by);
+        if !self.all.contains_key(&by) && !self.has_room() {
+            self.silent.pop_first();
+        }
         self.put(by, Child { until, serves, referred });
         if asker == Asker::New { Vec::new() } else { self.others(Some(by)) }
     }
@@ -171,9 +174,20 @@ mod tests {
             children.asked(2, Asker::Serving, at(50)).is_empty(),
             "the silent one is not named"
         );
-        assert_eq!(children.asked(3, Asker::New, at(50)), [2], "there is no room");
-        assert_eq!(children.asked_by_silent(4, Asker::New, at(50)), [2], "nor for silent ones");
+        assert!(children.asked(3, Asker::New, at(50)).is_empty(), "the silent one's place");
+        assert_eq!(children.asked(5, Asker::New, at(50)), [2, 3], "there is no room");
+        assert_eq!(children.asked_by_silent(4, Asker::New, at(50)), [2, 3], "nor for silent ones");
         assert!(children.asked(3, Asker::New, at(50 + 60)).is_empty(), "its lease ends");
+        let mut children = Children::new(1, LEASE);
+        assert!(children.asked_by_silent(1, Asker::New, at(0)).is_empty());
+        assert!(
+            children.asked(2, Asker::Serving, at(0)).is_empty(),
+            "it takes the silent one's place"
+        );
+        assert_eq!(
+            (children.count(at(0)), children.asked_by_silent(1, Asker::New, at(1))),
+            (1, vec![2])
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use timevisor_protocols::ntp::precise::{Member, Name};
+use timevisor_protocols::ntp::precise::{Member, Name, RateLimits};
 use timevisor_protocols::nts::shared::Sealer;
 use timevisor_time::{Duration, Instant, Interval, RateError, Tai, Utc};
 
@@ -39,6 +39,8 @@ pub struct Client {
     questions: u64,
     /// How far a timeline's rate may be from that of TAI.
     most_rate: RateError,
+    /// Of the clock with this origin, as far as anybody has stated it.
+    rate: Option<(Origin, RateLimits)>,
     /// Of a cluster with a key.
     sealer: Option<Sealer>,
 }
@@ -48,8 +50,8 @@ impl Client {
     #[must_use]
     pub fn new(node: Node<SocketAddr>, timeline: Name, port: u16) -> Self {
         let (waiting, refusals) = (None, BTreeMap::new());
-        let most_rate = RateError::ZERO;
-        Self { node, timeline, port, waiting, refusals, questions: 0, most_rate, sealer: None }
+        let (most_rate, rate, sealer) = (RateError::ZERO, None, None);
+        Self { node, timeline, port, waiting, refusals, questions: 0, most_rate, rate, sealer }
     }
 
     /// Questions are sealed with this, and only answers are believed that are, too.
@@ -75,6 +77,23 @@ impl Client {
     #[must_use]
     pub fn with_most_rate(self, most_rate: RateError) -> Self {
         Self { most_rate, ..self }
+    }
+
+    /// How far the seconds of the clock that is followed may be from those of TAI: what others are told of it.
+    #[must_use]
+    pub fn rate(&self) -> Option<RateLimits> {
+        let ours = |(origin, _): &(Origin, RateLimits)| Some(*origin) == self.node.origin();
+        self.rate.filter(ours).map(|(_, rate)| rate)
+    }
+
+    fn note_rate(&mut self, said: &Said) {
+        let stated = said.rate;
+        let before = self.rate.filter(|(origin, _)| *origin == said.origin);
+        let widest = before.map_or(stated, |(_, rate)| RateLimits {
+            min_ppt: rate.min_ppt.min(stated.min_ppt),
+            max_ppt: rate.max_ppt.max(stated.max_ppt),
+        });
+        self.rate = Some((said.origin, widest));
     }
 
     /// Servers of no use, and why.
@@ -169,6 +188,7 @@ impl Client {
         };
         self.waiting = None;
         self.refusals.remove(&server);
+        self.note_rate(&said);
         let tai = |interval: Interval<Utc>| {
             Interval::new(tai(interval.earliest())?, tai(interval.latest())?)
         };

@@ -22,7 +22,7 @@
 mod choice;
 mod types;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
@@ -97,8 +97,8 @@ pub struct Node<A> {
     children: Children<A>,
     /// Servers that may be asked, in the order in which they were heard of.
     known: Vec<A>,
-    /// Those of them, and of the seeds, that did not answer the last question.
-    lost: BTreeSet<A>,
+    /// How many answers of use in a row each of them, and of the seeds, has failed to give.
+    lost: BTreeMap<A, u32>,
     /// Servers that were asked since the last pause.
     tried: Vec<A>,
     /// Of the bounds with the last answer, from earliest to latest; [`Duration::MAX`] without.
@@ -126,7 +126,7 @@ impl<A: Copy + Ord> Node<A> {
             succession: settings.succession.map(|settings| Succession::new(settings, random, now)),
             children: Children::new(settings.children, settings.lease),
             known: Vec::new(),
-            lost: BTreeSet::new(),
+            lost: BTreeMap::new(),
             tried: Vec::new(),
             width: Duration::MAX,
             has_settled: false,
@@ -159,10 +159,8 @@ impl<A: Copy + Ord> Node<A> {
             }
             State::Canvassing(left) => *left.last()?,
             State::Vouching | State::Leading(_) => {
-                let peers = self.peers();
-                let server = *peers.get(self.turn % peers.len().max(1))?;
                 self.turn = self.turn.wrapping_add(1);
-                server
+                self.whose_turn()?
             }
         };
         Some(Question { server, until: now + self.patience() })
@@ -203,7 +201,6 @@ impl<A: Copy + Ord> Node<A> {
     /// Takes an answer in.
     pub fn answered(&mut self, from: A, answer: &Answer<A>, now: Duration) -> Vec<Event<A>> {
         let mut events = Vec::new();
-        self.lost.remove(&from);
         // Who has no bounds says nothing about the timeline.
         if answer.said.is_some() {
             match self.compare(answer.origin) {
@@ -243,9 +240,13 @@ impl<A: Copy + Ord> Node<A> {
             self.wait_for(from, now);
             return events;
         };
-        if self.mesh.hear(from, &said, answer.level, &self.settings.rate) == Heard::Named {
-            self.forget(from);
-            events.push(Event::Named(from));
+        match self.mesh.hear(from, &said, answer.level, &self.settings.rate) {
+            Heard::Named => {
+                self.forget(from);
+                events.push(Event::Named(from));
+            }
+            Heard::Taken => drop(self.lost.remove(&from)),
+            Heard::Outside | Heard::Ignored => {}
         }
         self.width = self.at(said.received).map_or(Duration::MAX, |(interval, _)| interval.width());
         match self.state {
@@ -281,7 +282,7 @@ impl<A: Copy + Ord> Node<A> {
             }
             // Somebody else has its turn.
             _ => {
-                self.lost.insert(server);
+                self.lose(server);
                 if let Some(index) = self.known.iter().position(|known| *known == server) {
                     self.known.remove(index);
                     self.known.push(server);

@@ -118,6 +118,8 @@ fn run(
 fn it_follows_a_master_and_its_bounds_hold_what_that_says() {
     let mut client = client();
     let events = run(&mut client, SECOND, |ns| Some(master(ns, 7 * SECOND, 1, 15)));
+    let stated = client.rate().map(|rate| rate.largest_ppm());
+    assert_eq!(stated, Some(15), "others are told the master's rate");
     assert_eq!(events, [Event::Vouches]);
     let node = client.node();
     assert_eq!((node.level(), node.origin()), (Some(1), Some(Origin { generation: 1, epoch: 5 })));

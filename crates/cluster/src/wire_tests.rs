@@ -90,11 +90,13 @@ fn who_comes_late_is_referred_to_who_serves_at_its_own_port() {
     let query = Query::new(name("lab"), 42);
     let serving = Member { asker: Asker::Serving, port: 4123 };
     ask(&mut server, &query, serving, "127.0.0.1:1001");
-    // It cannot be asked, so nobody is sent to it.
+    // It cannot be asked, so nobody is sent to it, and the next one takes its place.
     ask(&mut server, &query, Member { asker: Asker::Serving, port: 0 }, "127.0.0.2:1002");
-    let said = query.read(&ask(&mut server, &query, MEMBER, "127.0.0.3:1003"), now()).unwrap();
+    ask(&mut server, &query, MEMBER, "127.0.0.3:1003");
+    let said = query.read(&ask(&mut server, &query, MEMBER, "127.0.0.4:1004"), now()).unwrap();
     assert_eq!(said.others[0], Some(at("127.0.0.1:4123")), "{said:?}");
-    assert!(said.others[1..].iter().all(Option::is_none), "{said:?}");
+    assert_eq!(said.others[1], Some(at("127.0.0.3:4123")), "{said:?}");
+    assert!(said.others[2..].iter().all(Option::is_none), "{said:?}");
 }
 
 #[test]

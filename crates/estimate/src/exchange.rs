@@ -77,6 +77,14 @@ impl Exchange {
         self.ta.wrapping_add(self.round_trip() / 2)
     }
 
+    /// The reading of a clock between two values of our counter, which may be one value where the counter
+    /// is slow: one tick more keeps it from being an interval.
+    #[must_use]
+    pub fn of_reading(before: u64, time: Instant<Tai>, after: u64, error: Duration) -> Self {
+        let tf = if after == before { after.wrapping_add(1) } else { after };
+        Self { ta: before, tb: time, te: time, tf, error }
+    }
+
     /// Whether it is an interval at one value of the counter: what a cluster, a host's page or a saved visit
     /// has concluded, not the reading of a clock. The time is anywhere in it, and nothing was sent whose
     /// delay could be compared.

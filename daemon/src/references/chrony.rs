@@ -228,7 +228,7 @@ fn exchange(
     let corrected = after.realtime + tracking.correction;
     let time = around.leap.to_tai(corrected).map_err(|e| Refused::new("leap-table", e))?;
     let error = error + slewed(counted) + GRANULARITY;
-    Ok(Exchange { ta: after.before, tb: time, te: time, tf: after.after, error })
+    Ok(Exchange::of_reading(after.before, time, after.after, error))
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ impl Source for PhcSource {
         let exchange = self.watch.read(around.calibration.0, || {
             let sample = reader.read(around)?;
             let time = to_tai(sample.time.relabel::<Tai>(), scale, around)?;
-            Ok(Exchange { ta: sample.before, tb: time, te: time, tf: sample.after, error })
+            Ok(Exchange::of_reading(sample.before, time, sample.after, error))
         })?;
         // A device that jumps at every poll must not fill the log: the 1st, 2nd, 4th, 8th are said.
         if self.watch.jumps() > jumps && self.watch.jumps().is_power_of_two() {

@@ -165,7 +165,7 @@ impl Ptp {
             }
             Count::Utc => to_tai(utc.relabel(), Scale::Utc, around)?,
         };
-        let exchange = Exchange { ta: sample.before, tb: time, te: time, tf: sample.after, error };
+        let exchange = Exchange::of_reading(sample.before, time, sample.after, error);
         let before = self.before.replace(exchange);
         if let Some(by) = before.and_then(|before| jump(&before, &exchange, around.calibration.0)) {
             self.before = None;

@@ -173,7 +173,7 @@ impl Source for System {
             .to_tai(reading.realtime)
             .map_err(|e| off_the_table(&reading, around, &e))?;
         let error = before.max(after) + GRANULARITY;
-        Ok(Exchange { ta: reading.before, tb: time, te: time, tf: reading.after, error })
+        Ok(Exchange::of_reading(reading.before, time, reading.after, error))
     }
 }
 

@@ -86,7 +86,7 @@ impl VmclockSource {
         };
         let half = (said.latest - said.earliest).half() + Duration::EPSILON;
         let time = to_tai(said.earliest + half, scale, around)?;
-        Ok(Exchange { ta, tb: time, te: time, tf, error: half })
+        Ok(Exchange::of_reading(ta, time, tf, half))
     }
 }
 

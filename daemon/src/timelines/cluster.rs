@@ -286,16 +286,19 @@ impl ClusterTimeline {
 
     fn facts(&self) -> Option<TimelineFacts> {
         let name = self.settings.wire_timeline()?;
-        let node = self.asking.as_ref()?.client().node();
+        let client = self.asking.as_ref()?.client();
+        let node = client.node();
         let heard = if node.leads().is_some() { Some(Duration::MAX) } else { node.master_heard() };
-        let rate = self.unmeasured.plus(self.calibration.error);
+        let own = WireRate::within(self.unmeasured.plus(self.calibration.error));
+        // Whom others are referred to states its master's rate, not its own.
+        let rate = if node.leads().is_some() { own } else { client.rate().unwrap_or(own) };
         Some(TimelineFacts {
             name,
             lines: self.clock.state.lines,
             status: self.clock.state.status,
             origin: self.origin?,
             level: node.level().unwrap_or(u8::MAX),
-            rate: WireRate::within(rate),
+            rate,
             heard,
         })
     }

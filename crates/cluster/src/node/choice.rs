@@ -2,8 +2,11 @@
 
 use timevisor_time::Duration;
 
-use super::{Burst, FIRST_WAIT, LAST_PAUSE, MOST_KNOWN, Node, State, WAITS};
+use super::{Burst, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_KNOWN, Node, State, WAITS};
 use crate::settle::Settle;
+
+/// Every so many questions somebody is asked who was lost.
+const RETRY: usize = 16;
 
 impl<A: Copy + Ord> Node<A> {
     /// This server may have bounds soon: it is asked again, ever later, and then another one.
@@ -24,7 +27,17 @@ impl<A: Copy + Ord> Node<A> {
                 self.tried.push(server);
                 self.try_another(now);
             }
-            _ => self.schedule(now),
+            _ => {
+                self.lose(server);
+                self.schedule(now);
+            }
+        }
+    }
+
+    /// This server has given no answer of use once more.
+    pub(super) fn lose(&mut self, server: A) {
+        if self.known.contains(&server) || self.seeds.contains(&server) {
+            *self.lost.entry(server).or_default() += 1;
         }
     }
 
@@ -104,15 +117,31 @@ impl<A: Copy + Ord> Node<A> {
     }
 
     /// Whom to ask now and then: those who were of use, and the seeds where these are too few; those who
-    /// did not answer the last question only where all these are too few. Who refused yesterday may serve
-    /// today.
+    /// have been lost ([`LOSSES`]) only where all these are too few. Who refused yesterday may serve today.
     pub(super) fn peers(&self) -> Vec<A> {
+        let (here, lost) = self.here_and_lost();
+        here.into_iter().chain(lost).take(self.settings.peers).collect()
+    }
+
+    /// Each of the peers in turn, and now and then somebody who was lost.
+    pub(super) fn whose_turn(&self) -> Option<A> {
+        let peers = self.peers();
+        let (_, lost) = self.here_and_lost();
+        let away: Vec<A> = lost.into_iter().filter(|at| !peers.contains(at)).collect();
+        let again = self.turn.is_multiple_of(RETRY) && !away.is_empty();
+        let (among, turn) = if again { (&away, self.turn / RETRY) } else { (&peers, self.turn) };
+        among.get(turn % among.len().max(1)).copied()
+    }
+
+    fn here_and_lost(&self) -> (Vec<A>, Vec<A>) {
         let named: Vec<A> = self.mesh.named().collect();
         let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
         let all = self.known.iter().chain(seeds);
         let usable = all.filter(|at| !named.contains(at) && **at != self.own).copied();
-        let (lost, here): (Vec<A>, Vec<A>) = usable.partition(|at| self.lost.contains(at));
-        here.into_iter().chain(lost).take(self.settings.peers).collect()
+        usable.partition(|at| {
+            let losses = self.lost.get(at).copied().unwrap_or(0);
+            losses < LOSSES || self.settings.trusted == Some(*at)
+        })
     }
 
     pub(super) fn schedule(&mut self, now: Duration) {

@@ -102,8 +102,9 @@ impl HardBounds {
     }
 
     /// Takes an exchange in, with what the estimator thinks of it if it has an opinion yet. Of an interval
-    /// ([`Exchange::is_interval`]) nobody's opinion counts: its middle moves by as much as it is wide.
+    /// ([`Exchange::is_interval`]) no opinion of its path counts: its middle moves by as much as it is wide.
     pub fn observe(&mut self, exchange: &Exchange, opinion: Option<&Opinion>) -> Outcome {
+        let early = opinion;
         let opinion = opinion.filter(|_| !exchange.is_interval());
         let diagnosis = opinion.map(|opinion| &opinion.diagnosis);
         // An exchange that contradicts itself was discarded before; if not, it contradicts
@@ -125,8 +126,10 @@ impl HardBounds {
         self.level1 = Some(level1);
         self.count_down();
         let in_force = self.wander.level();
-        if let Some(diagnosis) = diagnosis {
-            self.wander.observe(diagnosis, span);
+        match diagnosis {
+            Some(diagnosis) => self.wander.observe(diagnosis, span),
+            None if exchange.is_interval() => self.wander.pass(span),
+            None => {}
         }
         let round_trip = self.round_trip(exchange);
         let mut outcome = self.advance(exchange, round_trip, level1, in_force, diagnosis);
@@ -142,7 +145,7 @@ impl HardBounds {
             let width = level1.interval().width().as_secs_f64();
             let limits = &self.unmeasured;
             let beyond =
-                self.cold.observe(exchange, round_trip, opinion, width, limits, self.nominal);
+                self.cold.observe(exchange, round_trip, early, width, limits, self.nominal);
             let off = beyond.map(|rate| Duration::from_secs_f64(rate * span));
             outcome = off.filter(|_| outcome == Outcome::Agrees).map_or(outcome, Outcome::Doubted);
         }

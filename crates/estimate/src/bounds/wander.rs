@@ -127,6 +127,13 @@ impl Wander {
         self.move_towards(level, span);
     }
 
+    /// `span` seconds went by, with facts of which there is no diagnosis.
+    pub fn pass(&mut self, span: f64) {
+        self.age += span;
+        self.contradicted = self.contradicted.filter(|(_, until)| self.age < *until);
+        self.move_towards(self.contradicted.map_or(0, |(least, _)| least), span);
+    }
+
     fn move_towards(&mut self, level: usize, span: f64) {
         if level >= self.level {
             self.level = level;
@@ -151,5 +158,26 @@ impl Wander {
 
     fn is_young(&self) -> bool {
         self.exchanges < self.parameters.start_exchanges || self.age < self.parameters.start_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_raised_ends_without_a_diagnosis_too() {
+        let parameters = BoundParameters::default();
+        let mut wander = Wander::new(&parameters);
+        wander.contradicted(0);
+        assert!(wander.beyond_floor().is_some());
+        for _ in 0..4 * 24 {
+            wander.pass(parameters.contradicted_for_s / 96.5);
+            assert!(wander.beyond_floor().is_some(), "a day is not over");
+        }
+        for _ in 0..2 * WANDER_LEVELS {
+            wander.pass(parameters.lower_after_s);
+        }
+        assert_eq!(wander.beyond_floor(), None);
     }
 }

@@ -158,6 +158,15 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
     for member in &members {
         count += watch(&member.host, Duration::from_secs(1))?.0;
     }
+    // Nobody lies here, and no clock moves.
+    for guest in &mut inner {
+        let log = guest.guest.sh("cat /run/timevisord.log")?;
+        ensure!(!log.contains("not trusted"), "a guest doubts honest hosts:\n{log}");
+    }
+    for member in &members {
+        let log = member.host.log_text();
+        ensure!(!log.contains("not trusted"), "a host doubts honest hosts:\n{log}");
+    }
     Ok(format!(
         "in namespaces {count} readings, +-{:.0} us at most; in guests {} with the truth inside, +-{:.0} us, and {} of the \
          timeline, +-{:.0} us, before and after the root ended; {second} continued it, seen after {:.1} s; {found}",

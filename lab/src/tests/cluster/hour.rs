@@ -39,14 +39,17 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     root.start(&root_lines(&upstream))?;
     root.wait_synchronized(1_000)?;
 
-    let law = Law { since: realtime() };
+    let ticks_a_turn = WANDER.as_secs_f64() * hz()?;
+    let counter = HostCounter::Tsc(Tsc::unchecked());
+    let turns = (counter.read_ordered() as f64 % ticks_a_turn) / ticks_a_turn;
+    let law = Law { since: realtime(), turns };
     let slow = Impostor::new(move |answer| vec![law.answer(answer).to_bytes().to_vec()])?;
     let server = format!("127.0.0.1 port {}", slow.port());
     let chrony = |index: u16, name, options: &str| {
         ChronyClient::start(ctx, name, &format!("{server} {options}"), PORT + index)
     };
-    let period = WANDER.as_secs_f64() * hz()?;
-    let parameters = Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb: WANDER_PPB, period };
+    let parameters =
+        Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb: WANDER_PPB, period: ticks_a_turn };
     let node = |name, clock: &str| {
         let ctx = ctx.further(name)?;
         let lines = format!("poll = \"10s\"\n{clock}[guests]\ndiscover = false\n");
@@ -131,6 +134,8 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
 #[derive(Clone, Copy)]
 struct Law {
     since: Time<Utc>,
+    /// How far the wander had come then, as a share of a turn: that of the hosts' counter.
+    turns: f64,
 }
 
 impl Law {
@@ -138,7 +143,8 @@ impl Law {
     fn behind(self, at: Time<Utc>) -> Span {
         let seconds = (at - self.since).as_secs_f64();
         let turn = WANDER.as_secs_f64();
-        let swing = WANDER_PPB * turn / TAU * (TAU * seconds / turn).sin();
+        let at = |turns: f64| WANDER_PPB * turn / TAU * (TAU * turns).sin();
+        let swing = at(self.turns + seconds / turn) - at(self.turns);
         Span::from_secs_f64((PPB as f64 * seconds + swing) * 1e-9)
     }
 
