@@ -3,14 +3,13 @@
 //! without disturbing anybody.
 
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::guest::Guest;
+use crate::guest_daemon::{start, wait};
 use crate::host::{Host, mentions};
-use crate::interrupt;
 use crate::qemu::Delivery;
 use crate::reader::HostPage;
 use crate::scenario::Context;
@@ -30,8 +29,6 @@ poll = "200ms"
 "#;
 const STEERING: &str = "[clock]\ntai_offset = 37\ndiscipline = true\nstep_threshold = \"10ms\"\n";
 const WATCHING: &str = "[clock]\ntai_offset = 37\n";
-/// Everything in an emulated guest takes several times as long.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
@@ -40,7 +37,7 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     let mut guest = boot(ctx, &host)?;
     let before = settings(&mut guest)?;
 
-    start(&mut guest, "steering")?;
+    start(&mut guest, "/etc/steering.toml")?;
     let row = wait(&mut guest, "the guest's clock is synchronized", |status| {
         Ok(status["clock"]["status"] == "synchronized")
     })?;
@@ -65,16 +62,16 @@ pub(crate) fn guest(ctx: &Context) -> anyhow::Result<String> {
     );
 
     // After kill -9, the next daemon, which does not steer, cleans up.
-    start(&mut guest, "steering")?;
+    start(&mut guest, "/etc/steering.toml")?;
     wait_steering(&mut guest)?;
     guest.sh("kill -9 $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
     ensure!(settings(&mut guest)? != before, "a killed daemon put its settings back");
-    start(&mut guest, "watching")?;
+    start(&mut guest, "/etc/watching.toml")?;
     ensure!(settings(&mut guest)? == before, "the next daemon did not clean up");
     guest.sh("kill $(pidof timevisord); while pidof timevisord; do sleep 0.1; done")?;
 
     // When somebody else sets the rate, their setting stays.
-    start(&mut guest, "steering")?;
+    start(&mut guest, "/etc/steering.toml")?;
     wait_steering(&mut guest)?;
     guest.sh("adjtimex -q -f 655360")?;
     let gave_up = wait(&mut guest, "the rival is noticed", |status| {
@@ -120,34 +117,8 @@ fn boot(ctx: &Context, host: &Host) -> anyhow::Result<Guest> {
     Ok(guest)
 }
 
-fn start(guest: &mut Guest, config: &str) -> anyhow::Result<()> {
-    guest.sh(&format!("timevisord --config /etc/{config}.toml >>/run/timevisord.log 2>&1 &"))?;
-    wait(guest, "the guest's daemon answers", |_| Ok(true)).map(drop)
-}
-
 fn wait_steering(guest: &mut Guest) -> anyhow::Result<()> {
     wait(guest, "steering", |status| Ok(status["discipline"]["offset_ns"].is_number())).map(drop)
-}
-
-/// Waits until the guest's `timevisor status` satisfies `done`, and returns it.
-fn wait(
-    guest: &mut Guest,
-    what: &str,
-    mut done: impl FnMut(&Value) -> anyhow::Result<bool>,
-) -> anyhow::Result<Value> {
-    let mut last = String::new();
-    let found = interrupt::poll_until(PATIENCE, || {
-        last = guest.sh("timevisor status --json 2>&1 || true")?;
-        match serde_json::from_str::<Value>(&last) {
-            Ok(status) if done(&status)? => Ok(Some(status)),
-            _ => Ok(None),
-        }
-    })?;
-    let Some(found) = found else {
-        let log = guest.sh("tail -n 12 /run/timevisord.log").unwrap_or_default();
-        bail!("{what}: not within {PATIENCE:?}; last: {last}; the daemon's log:\n{log}");
-    };
-    Ok(found)
 }
 
 /// Both references are in use, and the PHC is read through one of the kernel's cross timestamps.
