@@ -30,6 +30,7 @@ use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
 use crate::discipline::Discipline;
+use crate::grid;
 use crate::introspection::Introspection;
 use crate::notices::Notices;
 use crate::parser::Parser;
@@ -249,7 +250,7 @@ impl Daemon {
             .iter()
             .map(Reference::poll_at)
             .chain([self.next_publication, self.clock.watch_at()])
-            .chain([self.vms.poll_at(), self.timelines.poll_at(), self.control.poll_at()])
+            .chain([self.vms.poll_at(), self.timelines.poll_at(&self.vms), self.control.poll_at()])
             .chain([self.timelines.clusters.poll_at()])
             .chain([self.notices.poll_at()])
             .chain([self.reservations.poll_at(), self.introspection.poll_at()])
@@ -378,7 +379,7 @@ impl Daemon {
         if now >= self.introspection.poll_at() {
             self.introspection.on_timer(now, &mut self.vms, &mut self.reservations, &self.clock);
         }
-        if now >= self.timelines.poll_at() {
+        if now >= self.timelines.poll_at(&self.vms) {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
         }
     }
@@ -474,8 +475,9 @@ impl Daemon {
             server.tell(Told { facts, timelines: self.timelines.clusters.facts() });
         }
         let now = monotonic();
-        self.next_publication =
-            now + span(self.config.clock.publish_interval).min(self.clock.until_renewal());
+        let regular = grid::next(now, span(self.config.clock.publish_interval));
+        let renewal = self.clock.until_renewal();
+        self.next_publication = if renewal < regular - now { now + renewal } else { regular };
         self.tell();
     }
 

@@ -13,6 +13,7 @@
 //! | `notices.rs` | what guests are told of disruptions to come |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
+//! | `grid.rs` | moments that what is regular shares |
 //! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
 //! | `panics.rs` | which panics end the daemon |
@@ -30,6 +31,7 @@ mod control;
 mod csv;
 mod daemon;
 mod discipline;
+mod grid;
 mod introspection;
 mod leap;
 mod listening;

@@ -96,6 +96,14 @@ impl ChronyClient {
         bound_ns(&tracking).with_context(|| format!("chronyc's tracking: {tracking}"))
     }
 
+    /// How many questions it has sent.
+    pub(crate) fn questions(&self) -> anyhow::Result<u64> {
+        let told = self.chronyc(&["ntpdata"])?;
+        let sent = told.lines().find_map(|line| line.strip_prefix("Total TX")?.split(':').nth(1));
+        let sent = sent.and_then(|text| text.trim().parse().ok());
+        sent.with_context(|| format!("no `Total TX` in chronyc's ntpdata: {told}"))
+    }
+
     /// Asks it for the time, twenty times.
     pub(crate) fn served(&self) -> anyhow::Result<Served> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -14,7 +14,7 @@ use humantime_serde::re::humantime::format_rfc3339_nanos;
 use serde::Serialize;
 use timevisor_cluster::client::Client;
 use timevisor_cluster::node::{Event, Node, Settings};
-use timevisor_cluster::wire::Refused;
+use timevisor_cluster::wire::{Refused, Said};
 use timevisor_cluster::{horizon, settle};
 use timevisor_estimate::RateLimits;
 use timevisor_linux::clock::monotonic;
@@ -132,6 +132,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         ticks,
         earliest_utc_ns: interval.earliest().floor_nanos(),
         latest_utc_ns: interval.latest().ceil_nanos(),
+        guess_utc_ns: asking.guess(ticks).map(|guess| guess.floor_nanos()),
     };
     let horizon = horizon::ticks(&interval, &rate, WITHIN);
     let learned = Learned {
@@ -243,8 +244,17 @@ struct Asking<'a> {
     socket: Option<StampedClient>,
     answered: Option<SocketAddr>,
     first_answer: Option<Instant>,
+    shortest: Option<Shortest>,
     counter: &'a HostCounter,
     calibration: Calibration,
+}
+
+/// The exchange with the shortest round trip: the least of it can have been spent in one direction only.
+struct Shortest {
+    round_trip: Duration,
+    /// In the middle of the exchange: our counter, and the server's guess of the time.
+    counter: u64,
+    guess: Time<Utc>,
 }
 
 impl<'a> Asking<'a> {
@@ -282,8 +292,23 @@ impl<'a> Asking<'a> {
         let node = Node::new(own, settings, seeds, seed, monotonic());
         let sealer = sealer(options.key.as_deref(), name)?;
         let client = Client::new(node, name, 0).with_sealer(sealer);
-        let (socket, answered, first_answer) = (None, None, None);
-        Ok(Self { client, socket, answered, first_answer, counter, calibration })
+        let (socket, answered, first_answer, shortest) = (None, None, None, None);
+        Ok(Self { client, socket, answered, first_answer, shortest, counter, calibration })
+    }
+
+    /// The best guess of UTC at this later value of the counter.
+    fn guess(&self, ticks: u64) -> Option<Time<Utc>> {
+        let shortest = self.shortest.as_ref()?;
+        Some(shortest.guess + self.calibration.period.span(ticks.checked_sub(shortest.counter)?))
+    }
+
+    fn measure(&mut self, [arrived, left]: [Time<Utc>; 2], (ta, tf): (u64, u64)) {
+        let ticks = tf.saturating_sub(ta);
+        let round_trip = self.calibration.period.span(ticks) - (left - arrived);
+        if self.shortest.as_ref().is_none_or(|best| round_trip < best.round_trip) {
+            let guess = arrived + (left - arrived).half();
+            self.shortest = Some(Shortest { round_trip, counter: ta + ticks / 2, guess });
+        }
     }
 
     /// Asks until there are bounds: the counter, and the interval of UTC at that.
@@ -355,6 +380,9 @@ impl<'a> Asking<'a> {
                 self.answered = Some(peer);
                 self.first_answer.get_or_insert_with(Instant::now);
             }
+            if let Ok(Said { guesses: Some(guesses), .. }) = said {
+                self.measure(guesses, (ta, tf));
+            }
             // Intervals of UTC throughout: the daemon converts them, which knows TAI - UTC.
             let as_tai = |utc: Time<Utc>| Some(utc.relabel::<Tai>());
             let events = self.client.heard(peer, said, tf, as_tai, monotonic());
@@ -409,6 +437,7 @@ mod tests {
             ticks,
             earliest_utc_ns: 0,
             latest_utc_ns: 10,
+            guess_utc_ns: None,
         }
     }
 

@@ -76,6 +76,8 @@ pub struct Said {
     /// Its intervals when the question arrived and when the answer left; `None` while it has no
     /// bounds that it vouches for.
     pub intervals: Option<[Interval<Utc>; 2]>,
+    /// Its best guess of the time at these two moments, which is in them; `None` with the intervals.
+    pub guesses: Option<[Instant<Utc>; 2]>,
     /// Servers between it and the master.
     pub level: u8,
     /// Which clock it is.
@@ -208,7 +210,7 @@ impl Query {
         }
         let origin = Origin { generation: reply.generation, epoch: reply.epoch };
         let (level, rate, silence) = (reply.level, reply.rate, reply.silence);
-        let said = Said { intervals: None, level, origin, rate, silence, others };
+        let said = Said { intervals: None, guesses: None, level, origin, rate, silence, others };
         if !reply.status.is_bounded() {
             return Ok(said);
         }
@@ -219,7 +221,8 @@ impl Query {
         };
         let arrived = around(response.tb, &bounds.receive)?;
         let left = around(response.te, &bounds.transmit)?;
-        Ok(Said { intervals: Some([arrived, left]), ..said })
+        let guesses = Some([response.tb, response.te]);
+        Ok(Said { intervals: Some([arrived, left]), guesses, ..said })
     }
 
     /// A server that is not synchronized yet (INIT, STEP) has no bounds; others want to be left alone.
@@ -229,7 +232,8 @@ impl Query {
                 let origin = Origin { generation: 0, epoch: 0 };
                 let (rate, silence) = (RateLimits::default(), None);
                 let others = [None; MAX_REFERRALS];
-                Ok(Said { intervals: None, level: u8::MAX, origin, rate, silence, others })
+                let (intervals, guesses) = (None, None);
+                Ok(Said { intervals, guesses, level: u8::MAX, origin, rate, silence, others })
             }
             kiss => Err(Refused::Kiss(kiss)),
         }

@@ -36,6 +36,9 @@ pub struct Visit {
     pub earliest_utc_ns: i64,
     /// UTC was not later than this, ns since 1970.
     pub latest_utc_ns: i64,
+    /// The server's best guess, ns since 1970; without one, the middle is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guess_utc_ns: Option<i64>,
 }
 
 /// The file.
@@ -122,6 +125,7 @@ mod tests {
             ticks,
             earliest_utc_ns: 1_000,
             latest_utc_ns: 3_001,
+            guess_utc_ns: Some(2_100),
         }
     }
 

@@ -9,6 +9,7 @@ use timevisor_linux::counter::{Clocksources, HostCounter};
 use timevisor_time::{Duration, Period};
 
 use crate::config::CounterChoice;
+use crate::grid;
 
 /// The kernel's own measurement ends within a few seconds of boot.
 const KERNEL_MEASURES: std::time::Duration = std::time::Duration::from_secs(10);
@@ -68,7 +69,7 @@ impl Watching {
         if now < self.next {
             return None;
         }
-        self.next = now + INTERVAL;
+        self.next = grid::next(now, INTERVAL);
         let offered = match counter.id() {
             // The other counters are not taken off the list, so sysfs need not be read.
             CounterId::X86Tsc => {

@@ -13,7 +13,7 @@ use timevisor_linux::counter::CounterHistory;
 use timevisor_linux::state_file;
 use timevisor_protocols::control::Reference as Report;
 use timevisor_protocols::visits::{MOST_BYTES, Visit, Visits};
-use timevisor_time::{Duration, Interval};
+use timevisor_time::{Duration, Instant, Interval, Tai};
 
 use super::tally::{Refused, Tally};
 use super::{Driver, Surroundings};
@@ -120,9 +120,18 @@ fn exchange(
     let (earliest, latest) = (tai(interval.earliest())?, tai(interval.latest())?);
     let interval = Interval::new(earliest, latest)
         .ok_or_else(|| Refused::new("file", "a visit is no interval of TAI"))?;
-    let (half, ticks) = (interval.width().half(), visit.ticks);
-    let (time, error) = (interval.earliest() + half, half + Duration::EPSILON);
+    let guess = visit.guess_utc_ns.map(|ns| tai(Instant::from_unix_nanos(i128::from(ns))));
+    let (time, ticks) = (guessed(&interval, guess.transpose()?), visit.ticks);
+    let error = (interval.latest() - time).max(time - interval.earliest()) + Duration::EPSILON;
     Ok(Exchange { ta: ticks, tb: time, te: time, tf: ticks, error })
+}
+
+/// The instant around which the interval is stated. An exchange has one error for both sides, so a guess
+/// away from the middle widens the bounds: by a quarter at most.
+fn guessed(interval: &Interval<Tai>, guess: Option<Instant<Tai>>) -> Instant<Tai> {
+    let half = interval.width().half();
+    let (middle, aside) = (interval.earliest() + half, half.half().half());
+    guess.map_or(middle, |guess| guess.max(middle - aside).min(middle + aside))
 }
 
 impl Driver for VisitsFile {

@@ -17,6 +17,7 @@ fn visit(host: &Host, ago: u64, width_ns: i64) -> Visit {
         ticks: around.counter.read_ordered() - ago,
         earliest_utc_ns: 1_700_000_000_000_000_000,
         latest_utc_ns: 1_700_000_000_000_000_000 + width_ns,
+        guess_utc_ns: None,
     }
 }
 
@@ -77,6 +78,16 @@ fn each_visit_is_given_once_and_in_order() {
     assert_eq!(world.look(), []);
     let (status, detail) = world.status();
     assert!(status == "reachable" && detail.contains("5 s ago"), "{status}: {detail}");
+    // A guess moves the middle, and widens the bounds by a quarter at most.
+    for (guess_ns, moved_ns, half_ns) in [(20, 0, 21), (26, 6, 27), (39, 10, 31), (-100, -10, 31)] {
+        let guess = 1_700_000_000_000_000_000 + guess_ns;
+        let guessed = Visit { guess_utc_ns: Some(guess), ..visit(&world.host, 4_000_000_000, 40) };
+        world.add(guessed);
+        let found = world.look()[0];
+        let middle = Instant::from_unix_nanos(1_700_000_037_000_000_020 + moved_ns);
+        let off = (found.tb - middle).ceil_nanos().abs();
+        assert!(off <= 1 && found.error.ceil_nanos() == half_ns, "{guess_ns}: {found:?}");
+    }
     let third = visit(&world.host, 1_000_000_000, 40);
     world.add(third.clone());
     assert_eq!(world.look()[0].tf, third.ticks);

@@ -38,6 +38,7 @@ use self::pages::FurtherPages;
 use crate::announce::Announcer;
 use crate::clock::HostClock;
 use crate::config::Config;
+use crate::grid;
 use crate::vms::Vms;
 
 pub use cluster::ClusterTimelines;
@@ -105,8 +106,10 @@ impl Timelines {
         self.connections.fds()
     }
 
-    pub fn poll_at(&self) -> Duration {
-        self.connections.poll_at().min(self.next_look)
+    pub fn poll_at(&self, vms: &Vms) -> Duration {
+        // A host without VMs has no ports to look for, nor any to close.
+        let looks = vms.len() > 0 || self.written.keys().any(|owner| *owner != Owner::Host);
+        self.connections.poll_at().min(if looks { self.next_look } else { Duration::MAX })
     }
 
     /// Feeds an exchange with reference `index` to the timelines that follow only some references.
@@ -323,7 +326,7 @@ impl Timelines {
 
     pub fn on_timer(&mut self, now: Duration, clock: &mut HostClock, vms: &mut Vms) {
         if now >= self.next_look {
-            self.next_look = now + LOOK_INTERVAL;
+            self.next_look = grid::next(now, LOOK_INTERVAL);
             self.look_for_ports(vms, now);
         }
         for session in self.connections.on_timer(now) {

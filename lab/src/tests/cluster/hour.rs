@@ -1,7 +1,7 @@
 //! An hour without a network: hosts of a cluster that asked once, and twice, ten minutes apart, beside
 //! chronyds that asked as often and then lost their server.
 //!
-//! The hosts' counter is 10 ppm fast, and its rate wanders by 20 ppb within two hours. chronyd's clock is
+//! The hosts' counters are 10 ppm fast, and their rates wander by 20 ppb within one and a half to three hours. chronyd's clock is
 //! the machine's, so for it the same difference is the other way round: its server's time goes by this
 //! rate against CLOCK_REALTIME. What is known of the truth is the same in both.
 //!
@@ -18,19 +18,27 @@ use timevisor_linux::counter::{HostCounter, Tsc};
 use timevisor_protocols::ntp::{NtpTimestamp, Packet};
 use timevisor_time::{Duration as Span, Instant as Time, Utc};
 
-use crate::chrony_client::ChronyClient;
+use crate::chrony_client::{ChronyClient, Served};
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::oscillator::{Oscillator, Parameters};
+use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::cluster::offline::{Node, root_lines};
 
 /// 10 ppm.
 const PPB: i64 = 10_000;
 const WANDER_PPB: f64 = 20.0;
-const WANDER: Duration = Duration::from_secs(7200);
+/// In the middle of an hour, each of these is elsewhere on its way.
+const WANDERS: [Duration; 3] =
+    [Duration::from_secs(7200), Duration::from_secs(5400), Duration::from_secs(10_800)];
 const PORT: u16 = 41_320;
+/// Ends when another answer would not be worth it.
+const BURST: [&str; 2] = ["--exchanges", "48"];
+/// A page that is written as seldom as that serves.
+const SELDOM: &str = "[clock]\npublish_interval = \"20s\"\nvalidity = \"60s\"\n";
+const LOOK: Duration = Duration::from_millis(400);
 
 pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     let (apart, offline) = (seconds("APART_S", 600)?, seconds("OFFLINE_S", 3600)?);
@@ -39,101 +47,181 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     root.start(&root_lines(&upstream))?;
     root.wait_synchronized(1_000)?;
 
-    let ticks_a_turn = WANDER.as_secs_f64() * hz()?;
-    let counter = HostCounter::Tsc(Tsc::unchecked());
-    let turns = (counter.read_ordered() as f64 % ticks_a_turn) / ticks_a_turn;
-    let law = Law { since: realtime(), turns };
-    let slow = Impostor::new(move |answer| vec![law.answer(answer).to_bytes().to_vec()])?;
-    let server = format!("127.0.0.1 port {}", slow.port());
-    let chrony = |index: u16, name, options: &str| {
-        ChronyClient::start(ctx, name, &format!("{server} {options}"), PORT + index)
-    };
-    let parameters =
-        Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb: WANDER_PPB, period: ticks_a_turn };
-    let node = |name, clock: &str| {
-        let ctx = ctx.further(name)?;
-        let lines = format!("poll = \"10s\"\n{clock}[guests]\ndiscover = false\n");
-        Node::new(&ctx, Oscillator::new(&ctx, parameters)?, &lines)
-    };
-    // One writes its page as often as it does by default, and one as seldom as that serves.
-    let seldom = "[clock]\npublish_interval = \"20s\"\nvalidity = \"60s\"\n";
-    let (once, twice) = (node("once", "")?, node("twice", seldom)?);
-    // One that is cut off after its burst, one that does what ours does, and one that polls as the
-    // distribution's configuration has it.
-    let mut burst = chrony(0, "burst", "iburst")?;
-    let mut same = chrony(1, "same", "iburst")?;
-    let mut polls = chrony(2, "polls", "iburst")?;
-    let mut questions = questions_of(&once.visit()?)? + questions_of(&twice.visit()?)?;
-    for client in [&mut burst, &mut same, &mut polls] {
+    let hz = hz()?;
+    let worlds = WANDERS.map(|turn| World::new(turn, hz));
+    let mut pairs = Vec::new();
+    for (index, world) in (0..).zip(worlds) {
+        pairs.push(Pair::new(ctx, world?, index)?);
+    }
+    // With the first world's rate: a host that asks once, a chronyd that is cut off after its burst, and
+    // one that polls as the distribution's configuration has it.
+    let once = pairs[0].world.node(ctx, "once", "")?;
+    let mut burst = pairs[0].world.chrony(ctx, "burst", PORT)?;
+    let mut polls = pairs[0].world.chrony(ctx, "polls", PORT + 1)?;
+    let mut questions = questions_of(&once.visit(&BURST)?)?;
+    for pair in &pairs {
+        questions += questions_of(&pair.node.visit(&BURST)?)?;
+    }
+    let all = pairs.iter_mut().map(|pair| &mut pair.chrony).chain([&mut burst, &mut polls]);
+    for client in all {
         client.wait(Duration::from_secs(60))?;
     }
     interrupt::sleep(Duration::from_secs(8))?;
     burst.chronyc(&["offline"])?;
-    same.chronyc(&["offline"])?;
+    for pair in &pairs {
+        pair.chrony.chronyc(&["offline"])?;
+    }
     interrupt::sleep(apart.saturating_sub(Duration::from_secs(10)))?;
-    same.chronyc(&["online"])?;
-    same.chronyc(&["burst", "4/8"])?;
-    questions += questions_of(&twice.visit()?)?;
+    for pair in &pairs {
+        pair.chrony.chronyc(&["online"])?;
+        pair.chrony.chronyc(&["burst", "4/8"])?;
+        questions += questions_of(&pair.node.visit(&BURST)?)?;
+    }
     interrupt::sleep(Duration::from_secs(20))?;
-    for client in [&same, &polls] {
+    for client in pairs.iter().map(|pair| &pair.chrony).chain([&polls]) {
         client.chronyc(&["offline"])?;
     }
-    let asked = slow.asked();
+    let asked = pairs.iter().map(|pair| pair.world.server.asked()).sum::<u64>();
 
     let once_page = once.wait_for_visits(1)?;
-    let twice_page = twice.wait_for_visits(2)?;
+    let pages: Vec<HostPage> =
+        pairs.iter().map(|pair| pair.node.wait_for_visits(2)).collect::<anyhow::Result<_>>()?;
     root.terminate()?;
-    let clients = [("after a burst", &burst), ("after two", &same), ("that polled", &polls)];
-    let pids = [once.host.pid()?, twice.host.pid()?, burst.pid()];
+    let pids = [once.host.pid()?, pairs[0].node.host.pid()?, burst.pid()];
     let before = pids.map(wake_ups);
     let began = Instant::now();
-    let mut readings = 0;
+    let (mut readings, mut told_at) = (0, Duration::ZERO);
+    let errors = || -> anyhow::Result<Vec<Errors>> {
+        pairs.iter().zip(&pages).map(|(pair, page)| pair.errors(page)).collect()
+    };
     while began.elapsed() < offline {
         interrupt::sleep(Duration::from_secs(5).min(offline))?;
-        for (node, page) in [(&once, &once_page), (&twice, &twice_page)] {
-            readings += node.watch(page, Duration::from_millis(400))?.readings;
+        readings += once.watch(&once_page, LOOK)?.readings;
+        for (pair, page) in pairs.iter().zip(&pages) {
+            readings += pair.node.watch(page, LOOK)?.readings;
+        }
+        if began.elapsed() >= told_at {
+            ctx.log(&format!("{} s: {:?}", began.elapsed().as_secs(), errors()?));
+            told_at += Duration::from_secs(300);
         }
     }
     let after = pids.map(wake_ups);
-    ensure!(slow.asked() == asked, "a chronyd asked although it was offline");
+    let asked_since = pairs.iter().map(|pair| pair.world.server.asked()).sum::<u64>();
+    ensure!(asked_since == asked, "a chronyd asked although it was offline");
 
     let mut told = Vec::new();
-    let hosts = [("after one visit", &once, &once_page), ("after two", &twice, &twice_page)];
-    for (name, node, page) in hosts {
-        let (error, half) = node.state(page)?;
-        told.push(format!("{name} error {:.1} us, +-{:.1} us", us(error), us(half)));
-    }
-    for (name, client) in clients {
+    let (error, half) = once.state(&once_page)?;
+    told.push(format!("after one visit error {:.1} us, +-{:.1} us", us(error), us(half)));
+    for (name, client) in [("that was cut off after its burst", &burst), ("that polled", &polls)] {
         let served = client.served()?;
-        let error = served.ahead + law.behind(served.at);
+        let error = pairs[0].world.law.error(&served);
+        told.push(format!("a chronyd {name} {error:.1} us, claims {:.1} us", us(client.claim()?)));
+    }
+    let errors = errors()?;
+    for (pair, errors) in pairs.iter().zip(&errors) {
         told.push(format!(
-            "a chronyd {name} error {:.1} us (+-{:.1}), claims {:.1} us",
-            error.as_secs_f64() * 1e6,
-            served.uncertainty.as_secs_f64() * 1e6,
-            us(client.claim()?)
+            "wander of {} s: after two visits error {:.1} us, +-{:.1} us, a chronyd after two bursts {:.1} us, claims {:.1} us",
+            pair.world.law.turn.as_secs(),
+            errors.ours_us,
+            errors.half_us,
+            errors.chronys_us,
+            us(pair.chrony.claim()?),
         ));
     }
+    let share = rms(errors.iter().map(|e| e.ours_us)) / rms(errors.iter().map(|e| e.chronys_us));
+    told.push(format!("RMS over these, ours over chronyd's: {share:.2}"));
     std::fs::write(ctx.path("figures.txt"), told.join("\n"))?;
     let a_day = |at: usize| -> anyhow::Result<f64> {
         let woken = after[at].context("no status")? - before[at].context("no status")?;
         Ok(woken as f64 * 86_400.0 / began.elapsed().as_secs_f64())
     };
     Ok(format!(
-        "{} s without a network: {}; truth inside {readings} readings; {questions} questions in the three visits, {asked} of the \
+        "{} s without a network: {}; truth inside {readings} readings; {questions} questions in {} visits, {asked} of the \
          chronyds; wake-ups a day: timevisord {:.0}, and {:.0} where its page is written every 20 s, chronyd {:.0}; {}",
         offline.as_secs(),
         told.join("; "),
+        1 + 2 * pairs.len(),
         a_day(0)?,
         a_day(1)?,
         a_day(2)?,
-        twice.horizon("1s")?,
+        pairs[0].node.horizon("1s")?,
     ))
+}
+
+/// One wander: a host whose counter has it, and a server whose time goes by the same.
+struct World {
+    law: Law,
+    parameters: Parameters,
+    server: Impostor,
+}
+
+impl World {
+    fn new(turn: Duration, hz: f64) -> anyhow::Result<Self> {
+        let ticks_a_turn = turn.as_secs_f64() * hz;
+        let counter = HostCounter::Tsc(Tsc::unchecked());
+        let turns = (counter.read_ordered() as f64 % ticks_a_turn) / ticks_a_turn;
+        let law = Law { since: realtime(), turn, turns };
+        let server = Impostor::new(move |answer| vec![law.answer(answer).to_bytes().to_vec()])?;
+        let parameters = Parameters {
+            ppb: PPB,
+            offset: 1 << 44,
+            amplitude_ppb: WANDER_PPB,
+            period: ticks_a_turn,
+        };
+        Ok(Self { law, parameters, server })
+    }
+
+    fn node(&self, ctx: &Context, name: &str, clock: &str) -> anyhow::Result<Node> {
+        let ctx = ctx.further(name)?;
+        let lines = format!("poll = \"10s\"\n{clock}[guests]\ndiscover = false\n");
+        Node::new(&ctx, Oscillator::new(&ctx, self.parameters)?, &lines)
+    }
+
+    fn chrony(&self, ctx: &Context, name: &str, port: u16) -> anyhow::Result<ChronyClient> {
+        let server = format!("127.0.0.1 port {} iburst", self.server.port());
+        ChronyClient::start(ctx, name, &server, port)
+    }
+}
+
+/// A host and a chronyd that both ask twice.
+struct Pair {
+    world: World,
+    node: Node,
+    chrony: ChronyClient,
+}
+
+#[derive(Debug)]
+struct Errors {
+    ours_us: f64,
+    half_us: f64,
+    chronys_us: f64,
+}
+
+impl Pair {
+    fn new(ctx: &Context, world: World, index: u16) -> anyhow::Result<Self> {
+        let node = world.node(ctx, &format!("twice-{index}"), SELDOM)?;
+        let chrony = world.chrony(ctx, &format!("same-{index}"), PORT + 2 + index)?;
+        Ok(Self { world, node, chrony })
+    }
+
+    fn errors(&self, page: &HostPage) -> anyhow::Result<Errors> {
+        let (ours, half) = self.node.state(page)?;
+        let chronys_us = self.world.law.error(&self.chrony.served()?);
+        Ok(Errors { ours_us: us(ours), half_us: us(half), chronys_us })
+    }
+}
+
+fn rms(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    (values.map(|value| value * value).sum::<f64>() / count).sqrt()
 }
 
 /// How the time of chronyd's server goes: by the rate that the hosts' counter has.
 #[derive(Clone, Copy)]
 struct Law {
     since: Time<Utc>,
+    /// The wander's period.
+    turn: Duration,
     /// How far the wander had come then, as a share of a turn: that of the hosts' counter.
     turns: f64,
 }
@@ -142,10 +230,15 @@ impl Law {
     /// How far it is behind CLOCK_REALTIME.
     fn behind(self, at: Time<Utc>) -> Span {
         let seconds = (at - self.since).as_secs_f64();
-        let turn = WANDER.as_secs_f64();
+        let turn = self.turn.as_secs_f64();
         let at = |turns: f64| WANDER_PPB * turn / TAU * (TAU * turns).sin();
         let swing = at(self.turns + seconds / turn) - at(self.turns);
         Span::from_secs_f64((PPB as f64 * seconds + swing) * 1e-9)
+    }
+
+    /// How wrong a chronyd is that follows it, us.
+    fn error(self, served: &Served) -> f64 {
+        (served.ahead + self.behind(served.at)).as_secs_f64() * 1e6
     }
 
     fn answer(self, honest: Packet) -> Packet {
@@ -171,14 +264,14 @@ fn us(ns: i64) -> f64 {
     ns as f64 / 1e3
 }
 
-fn seconds(variable: &str, default: u64) -> anyhow::Result<Duration> {
+pub(super) fn seconds(variable: &str, default: u64) -> anyhow::Result<Duration> {
     let Ok(text) = std::env::var(variable) else { return Ok(Duration::from_secs(default)) };
     let seconds = text.parse().with_context(|| format!("{variable}={text}: whole seconds"))?;
     Ok(Duration::from_secs(seconds))
 }
 
 /// Ticks of the TSC in a second; half a second tells it well enough for a wander of hours.
-fn hz() -> anyhow::Result<f64> {
+pub(super) fn hz() -> anyhow::Result<f64> {
     let counter = HostCounter::Tsc(Tsc::unchecked());
     let first = bracket(&counter, 3);
     interrupt::sleep(Duration::from_millis(500))?;
@@ -188,7 +281,7 @@ fn hz() -> anyhow::Result<f64> {
 }
 
 /// How often the threads of a process have gone to sleep.
-fn wake_ups(pid: u32) -> Option<u64> {
+pub(super) fn wake_ups(pid: u32) -> Option<u64> {
     let mut sum = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;

@@ -1,5 +1,6 @@
 //! One clock for a cluster of hosts.
 
+pub(crate) mod energy;
 pub(crate) mod guests;
 pub(crate) mod hosts;
 pub(crate) mod hour;
@@ -15,6 +16,14 @@ use crate::scenario::{Family, Test, Tier};
 pub const FAMILY: Family = Family { name: "cluster", tests: TESTS };
 
 const TESTS: &[Test] = &[
+    Test {
+        name: "cluster-energy",
+        about: "questions and wake-ups in a day, and bounds, of hosts that ask every 16, 64 and 256 s, beside chronyds: truth inside",
+        tier: Tier::Weekly { why: "it takes 50 minutes" },
+        needs: &[Root],
+        seconds: 3100,
+        run: energy::energy,
+    },
     Test {
         name: "cluster-guests",
         about: "five timevisords on one network, two of them in guests: UTC and a timeline of their own, truth inside; the root ends, another continues the timeline",

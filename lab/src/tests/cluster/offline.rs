@@ -22,6 +22,8 @@ use crate::tests::faults::common::reference;
 const SEED: &str = "127.0.0.1:41280";
 /// Between the two visits.
 const APART: Duration = Duration::from_secs(8);
+/// Ends with the first answer.
+const QUICK: [&str; 2] = ["--within", "1ms"];
 
 pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
     let upstream = Impostor::honest()?;
@@ -40,10 +42,10 @@ pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
     let refused = node.bootstrap(&["--cluster", "other", "--seed", SEED])?;
     ensure!(!refused.0 && refused.1.contains("no cluster of this name"), "{refused:?}");
 
-    let first = node.visit()?;
+    let first = node.visit(&QUICK)?;
     let page = node.wait_for_visits(1)?;
     let one = node.watch(&page, APART)?;
-    let second = node.visit()?;
+    let second = node.visit(&QUICK)?;
     node.wait_for_visits(2)?;
     // Nobody is left whom it could ask.
     root.terminate()?;
@@ -89,12 +91,27 @@ pub(super) struct Watched {
 }
 
 impl Node {
-    /// A host with these lines behind its reference.
+    /// A host without a network, with these lines behind its reference.
     pub(super) fn new(ctx: &Context, oscillator: Oscillator, lines: &str) -> anyhow::Result<Self> {
-        let mut host = Host::with_oscillator(ctx, oscillator.clone())?;
+        let host = Host::with_oscillator(ctx, oscillator.clone())?;
         let file = text(&host.directory().join("visits.json"))?;
-        host.start(&format!("[[reference]]\ntype = \"visits\"\nfile = \"{file}\"\n{lines}"))?;
-        Ok(Self { host, oscillator, file })
+        let lines = format!("[[reference]]\ntype = \"visits\"\nfile = \"{file}\"\n{lines}");
+        Self { host, oscillator, file }.started(&lines)
+    }
+
+    /// A host with this configuration.
+    pub(super) fn start(
+        ctx: &Context,
+        oscillator: Oscillator,
+        lines: &str,
+    ) -> anyhow::Result<Self> {
+        let host = Host::with_oscillator(ctx, oscillator.clone())?;
+        Self { host, oscillator, file: String::new() }.started(lines)
+    }
+
+    fn started(mut self, lines: &str) -> anyhow::Result<Self> {
+        self.host.start(lines)?;
+        Ok(self)
     }
 
     /// `timevisor cluster bootstrap` with this host's counter: whether it succeeded, and what it said.
@@ -106,18 +123,10 @@ impl Node {
         Ok((out.status.success(), said.concat()))
     }
 
-    pub(super) fn visit(&self) -> anyhow::Result<Value> {
-        let said = self.bootstrap(&[
-            "--cluster",
-            "lab",
-            "--seed",
-            SEED,
-            "--within",
-            "1ms",
-            "--save",
-            &self.file,
-            "--json",
-        ])?;
+    /// A visit with these limits.
+    pub(super) fn visit(&self, limits: &[&str]) -> anyhow::Result<Value> {
+        let whom = ["--cluster", "lab", "--seed", SEED, "--save", &self.file, "--json"];
+        let said = self.bootstrap(&[&whom[..], limits].concat())?;
         ensure!(said.0, "{}", said.1);
         serde_json::from_str(&said.1).with_context(|| format!("no JSON: {}", said.1))
     }

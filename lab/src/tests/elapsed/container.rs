@@ -20,8 +20,70 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY_MIB: u32 = 1024;
 /// The time between the checkpoint and the restore.
 const AWAY: Duration = Duration::from_secs(3);
+/// As often as in the paper.
+const MOVES: usize = 200;
+/// Readings on a host before the next move, at least.
+const READINGS_BETWEEN: usize = 10;
 
 pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
+    let mut guest = begin(ctx)?;
+    let before = wait_lines(&mut guest, 20)?;
+    ensure!(before > 0, "no ages");
+
+    let first = now(&mut guest)?;
+    checkpoint(&mut guest)?;
+    let gone = now(&mut guest)?;
+    let last_before = lines(&mut guest)?;
+    interrupt::sleep(AWAY)?;
+    let back = now(&mut guest)?;
+    restore(&mut guest, "b")?;
+    let restored = now(&mut guest)?;
+    wait_lines(&mut guest, last_before + 20)?;
+
+    let ages = ages_from(&mut guest, 1)?;
+    judge(&ages, last_before, (first, gone, back, restored))
+}
+
+/// As the RVEC paper has it (section 5.2): the container's ages are read all the time while it moves back and
+/// forth, `MOVES` times.
+pub(crate) fn often(ctx: &Context) -> anyhow::Result<String> {
+    let moves: usize = match std::env::var("MOVES") {
+        Ok(text) => text.parse().with_context(|| format!("MOVES={text}: a number"))?,
+        Err(_) => MOVES,
+    };
+    let mut guest = begin(ctx)?;
+    wait_lines(&mut guest, 20)?;
+    let (mut taken, mut judge, mut widest_ns) = (0, None::<Judge>, 0);
+    for turn in 0..=moves {
+        for line in &ages_from(&mut guest, taken + 1)? {
+            let judge = match &mut judge {
+                Some(judge) => judge,
+                none => none.insert(Judge::new(line)?),
+            };
+            let counts = judge.take(line)?;
+            widest_ns = widest_ns.max(counts.2 - counts.0);
+            taken += 1;
+        }
+        if turn == moves {
+            break;
+        }
+        if turn % 20 == 0 {
+            ctx.log(&format!("{turn} of {moves} moves, {taken} readings"));
+        }
+        checkpoint(&mut guest)?;
+        let seen = lines(&mut guest)?;
+        restore(&mut guest, if turn % 2 == 0 { "b" } else { "a" })?;
+        wait_lines(&mut guest, seen + READINGS_BETWEEN)?;
+    }
+    Ok(format!(
+        "{moves} moves between two hosts, {taken} readings of both ages: each later than the one before, each holding the truth \
+         (known within {:.1} ms at worst)",
+        widest_ns as f64 / 1e6
+    ))
+}
+
+/// Two hosts, and the container on the first one.
+fn begin(ctx: &Context) -> anyhow::Result<Guest> {
     let mut guest = boot(ctx)?;
     guest.sh("sh /etc/criu.sh setup")?;
     for host in ["a", "b"] {
@@ -29,25 +91,30 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
         synchronized(&mut guest, host)?;
     }
     guest.sh("sh /etc/criu.sh runc --log /run/runc.log run -d --bundle /a lab >/dev/null 2>&1 || { cat /run/runc.log; false; }")?;
-    let before = wait_lines(&mut guest, 20)?;
-    ensure!(before > 0, "no ages");
+    Ok(guest)
+}
 
-    let checkpoint =
+/// Takes the container off its host.
+fn checkpoint(guest: &mut Guest) -> anyhow::Result<()> {
+    guest.sh("rm -rf /box/image /box/tmp/dump; mkdir -p /box/image")?;
+    let command =
         "runc --log /run/runc.log checkpoint --image-path /image --work-path /tmp/dump lab";
-    let restore = "runc --log /run/runc.log restore -d --image-path /image --work-path /tmp/restore --bundle /b lab";
-    let first = now(&mut guest)?;
-    criu(&mut guest, checkpoint, "/box/tmp/dump/dump.log")?;
-    let gone = now(&mut guest)?;
-    let last_before = lines(&mut guest)?;
-    interrupt::sleep(AWAY)?;
-    let back = now(&mut guest)?;
-    criu(&mut guest, restore, "/box/tmp/restore/restore.log")?;
-    let restored = now(&mut guest)?;
-    wait_lines(&mut guest, last_before + 20)?;
+    criu(guest, command, "/box/tmp/dump/dump.log")
+}
 
-    let text = guest.sh("cat /box/out/ages")?;
-    let ages = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-    judge(&ages, last_before, (first, gone, back, restored))
+/// Goes on with it on a host.
+fn restore(guest: &mut Guest, host: &str) -> anyhow::Result<()> {
+    guest.sh("rm -rf /box/tmp/restore")?;
+    let command = format!(
+        "runc --log /run/runc.log restore -d --image-path /image --work-path /tmp/restore --bundle /{host} lab"
+    );
+    criu(guest, &command, "/box/tmp/restore/restore.log")
+}
+
+/// The lines from this one on, counted from 1.
+fn ages_from(guest: &mut Guest, first: usize) -> anyhow::Result<Vec<Value>> {
+    let text = guest.sh(&format!("tail -n +{first} /box/out/ages"))?;
+    Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
 fn boot(ctx: &Context) -> anyhow::Result<Guest> {
@@ -139,23 +206,45 @@ fn limits(line: &Value, which: &str) -> anyhow::Result<(i64, i64, i64)> {
     Ok((ns("earliest_ns")?, ns("estimate_ns")?, ns("latest_ns")?))
 }
 
+/// Compares ages with the truth, and with those before.
+struct Judge {
+    /// The true birth is between these.
+    birth: (i64, i64),
+    /// Of both ages.
+    previous: (i64, i64),
+}
+
+impl Judge {
+    /// One for the ages whose first line this is, which it is yet to be given.
+    fn new(first: &Value) -> anyhow::Result<Self> {
+        let (began, counted) = (truth(first)?, limits(first, "counts")?);
+        Ok(Self { birth: (began.0 - counted.2, began.1 - counted.0), previous: (0, 0) })
+    }
+
+    /// Returns the bounds of the age that counts everything.
+    fn take(&mut self, line: &Value) -> anyhow::Result<(i64, i64, i64)> {
+        let (times, counts, runs) = (truth(line)?, limits(line, "counts")?, limits(line, "runs")?);
+        let age = (times.0 - self.birth.1, times.1 - self.birth.0);
+        ensure!(counts.0 <= age.1 && age.0 <= counts.2, "{line}: the age is within {age:?}");
+        let previous = self.previous;
+        ensure!(counts.1 > previous.0 && runs.1 > previous.1, "{line}: back, from {previous:?}");
+        self.previous = (counts.1, runs.1);
+        Ok(counts)
+    }
+}
+
+/// CLOCK_REALTIME before and after a line's readings.
+fn truth(line: &Value) -> anyhow::Result<(i64, i64)> {
+    let ns = |name: &str| line[name].as_i64().context("no time");
+    Ok((ns("before_ns")?, ns("after_ns")?))
+}
+
 fn judge(ages: &[Value], before: usize, moments: (i64, i64, i64, i64)) -> anyhow::Result<String> {
     let (asked, gone, back, restored) = moments;
-    let truth = |line: &Value| -> anyhow::Result<(i64, i64)> {
-        let ns = |name: &str| line[name].as_i64().context("no time");
-        Ok((ns("before_ns")?, ns("after_ns")?))
-    };
-    // The true birth lies within the bounds of the first line.
     let (first, last) = (ages.first().context("no lines")?, ages.last().context("no lines")?);
-    let (began, counted) = (truth(first)?, limits(first, "counts")?);
-    let birth = (began.0 - counted.2, began.1 - counted.0);
-    let mut previous = (0, 0);
+    let mut judge = Judge::new(first)?;
     for line in ages {
-        let (times, counts, runs) = (truth(line)?, limits(line, "counts")?, limits(line, "runs")?);
-        let age = (times.0 - birth.1, times.1 - birth.0);
-        ensure!(counts.0 <= age.1 && age.0 <= counts.2, "{line}: the age is within {age:?}");
-        ensure!(counts.1 > previous.0 && runs.1 > previous.1, "{line}: back, from {previous:?}");
-        previous = (counts.1, runs.1);
+        judge.take(line)?;
     }
     // Nothing ran between `gone` and `back`; the container ran before `asked` and after `restored`.
     let (at_most, at_least) = (restored - asked, back - gone);

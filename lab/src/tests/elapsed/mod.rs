@@ -35,6 +35,21 @@ const TESTS: &[Test] = &[
         run: container::container,
     },
     Test {
+        name: "elapsed-container-often",
+        about: "CRIU moves a container 200 times (MOVES) between two timevisords: its ages go on",
+        tier: Tier::Weekly { why: "200 moves in an emulated machine take half an hour" },
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:bookworm"),
+            Fetched("qemu-10"),
+            Apt("runc"),
+            Apt("criu"),
+        ],
+        seconds: 1800,
+        run: container::often,
+    },
+    Test {
         name: "elapsed-bpf",
         about: "ages by BPF programs where the counter is not invariant: a thread that moves between cores, on an old and a new kernel",
         tier: Tier::All,
