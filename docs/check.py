@@ -25,7 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(`{3,})(.*)$")
-RUNNERS = {"start"}  # what run= may name: blocks that the lab test docs-commands runs
+# What run= may name: blocks that the lab test docs-commands runs, and those of cluster-how-to.
+RUNNERS = {"start", "cluster"}
 SHELL = {"sh", "bash", "shell", "console"}
 PROGRAMS = ("timevisor-guest", "timevisord", "timevisor")
 WORDS = [

@@ -26,19 +26,19 @@ const LEAST_BUDGET_NS: i64 = 26_666_667;
 
 /// One fenced block: its info string and its text.
 #[derive(Debug, PartialEq, Eq)]
-struct Block {
+pub(crate) struct Block {
     info: String,
-    text: String,
+    pub(crate) text: String,
 }
 
 impl Block {
-    fn attribute(&self, name: &str) -> Option<&str> {
+    pub(crate) fn attribute(&self, name: &str) -> Option<&str> {
         self.info.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 }
 
 /// The fenced blocks of a page.
-fn blocks(page: &str) -> Vec<Block> {
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
     let mut all = Vec::new();
     let mut open: Option<(&str, Block)> = None;
     for line in page.lines() {

@@ -244,6 +244,8 @@ struct Asking<'a> {
     socket: Option<StampedClient>,
     answered: Option<SocketAddr>,
     first_answer: Option<Instant>,
+    /// When, and our counter then.
+    last_answer: Option<(Instant, u64)>,
     shortest: Option<Shortest>,
     counter: &'a HostCounter,
     calibration: Calibration,
@@ -292,8 +294,18 @@ impl<'a> Asking<'a> {
         let node = Node::new(own, settings, seeds, seed, monotonic());
         let sealer = sealer(options.key.as_deref(), name)?;
         let client = Client::new(node, name, 0).with_sealer(sealer);
-        let (socket, answered, first_answer, shortest) = (None, None, None, None);
-        Ok(Self { client, socket, answered, first_answer, shortest, counter, calibration })
+        let (first_answer, last_answer) = (None, None);
+        let (socket, answered, shortest) = (None, None, None);
+        Ok(Self {
+            client,
+            socket,
+            answered,
+            first_answer,
+            last_answer,
+            shortest,
+            counter,
+            calibration,
+        })
     }
 
     /// The best guess of UTC at this later value of the counter.
@@ -316,24 +328,17 @@ impl<'a> Asking<'a> {
         let began = Instant::now();
         let mut told = false;
         while began.elapsed() < PATIENCE {
-            self.ask()?;
+            // A server that falls silent in the middle has said enough.
+            if self.ask()? {
+                return self.conclude();
+            }
             let pause = (self.client.poll_at() - monotonic()).max(Duration::ZERO);
             let pause = StdDuration::from_nanos(u64::try_from(pause.ceil_nanos()).unwrap_or(0));
             let mut fds: Vec<PollFd<'_>> =
                 self.socket.iter().map(|socket| PollFd::readable(socket.as_fd())).collect();
             wait(&mut fds, Some(pause.min(StdDuration::from_millis(100))))?;
-            if let Some(ticks) = self.receive()? {
-                let took = self.first_answer.map_or(StdDuration::ZERO, |first| first.elapsed());
-                ensure!(
-                    took <= LONGEST_BURST,
-                    "the answers took {:.1} s, and {} s are allowed; run it again, or with fewer --exchanges",
-                    took.as_secs_f64(),
-                    LONGEST_BURST.as_secs()
-                );
-                let (interval, _) = self.client.node().at(ticks).context("no bounds")?;
-                let utc = |time: Time<Tai>| time.relabel::<Utc>();
-                let interval = Interval::new(utc(interval.earliest()), utc(interval.latest()));
-                return Ok((ticks, interval.context("an interval without a time in it")?));
+            if self.receive()? {
+                return self.conclude();
             }
             if began.elapsed() >= PROGRESS && !told {
                 eprintln!("no bounds after {} s: {}", PROGRESS.as_secs(), self.trouble());
@@ -343,20 +348,39 @@ impl<'a> Asking<'a> {
         bail!("no bounds after {} s: {}", PATIENCE.as_secs(), self.trouble())
     }
 
-    fn ask(&mut self) -> Result<()> {
-        let Some((server, question)) = self.client.on_timer(monotonic(), &random()?) else {
-            return Ok(());
-        };
+    /// The counter at the last answer, and the interval of UTC then.
+    fn conclude(&self) -> Result<(u64, Interval<Utc>)> {
+        let (last, ticks) = self.last_answer.context("no answer")?;
+        let took = self.first_answer.map_or(StdDuration::ZERO, |first| last - first);
+        ensure!(
+            took <= LONGEST_BURST,
+            "the answers took {:.1} s, and {} s are allowed; run it again, or with fewer --exchanges",
+            took.as_secs_f64(),
+            LONGEST_BURST.as_secs()
+        );
+        let (interval, _) = self.client.node().at(ticks).context("no bounds")?;
+        let utc = |time: Time<Tai>| time.relabel::<Utc>();
+        let interval = Interval::new(utc(interval.earliest()), utc(interval.latest()));
+        Ok((ticks, interval.context("an interval without a time in it")?))
+    }
+
+    /// Sends the question that is due. True once there are bounds.
+    fn ask(&mut self) -> Result<bool> {
+        let question = self.client.on_timer(monotonic(), &random()?);
+        if self.client.take_events().contains(&Event::Vouches) {
+            return Ok(true);
+        }
+        let Some((server, question)) = question else { return Ok(false) };
         if self.socket.as_ref().is_none_or(|socket| socket.peer() != server) {
             self.socket = Some(StampedClient::open(server, Sockets::Stamped)?);
         }
         let socket = self.socket.as_mut().context("no socket")?;
         self.client.sent(socket.send(self.counter, &question)?);
-        Ok(())
+        Ok(false)
     }
 
-    /// Takes what has arrived. Returns the counter once there are bounds.
-    fn receive(&mut self) -> Result<Option<u64>> {
+    /// Takes what has arrived. True once there are bounds.
+    fn receive(&mut self) -> Result<bool> {
         let calibration = (self.calibration.period, self.calibration.error);
         let mut buffer = [0; 2048];
         while let Some(socket) = &mut self.socket {
@@ -378,7 +402,9 @@ impl<'a> Asking<'a> {
             let said = query.read(&buffer[..received.len], ERA_PIVOT);
             if said.is_ok() {
                 self.answered = Some(peer);
-                self.first_answer.get_or_insert_with(Instant::now);
+                let now = Instant::now();
+                self.first_answer.get_or_insert(now);
+                self.last_answer = Some((now, received.counter));
             }
             if let Ok(Said { guesses: Some(guesses), .. }) = said {
                 self.measure(guesses, (ta, tf));
@@ -387,10 +413,10 @@ impl<'a> Asking<'a> {
             let as_tai = |utc: Time<Utc>| Some(utc.relabel::<Tai>());
             let events = self.client.heard(peer, said, tf, as_tai, monotonic());
             if events.contains(&Event::Vouches) {
-                return Ok(Some(received.counter));
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Why nobody was of use.

@@ -5,10 +5,11 @@
 //! then fills in the time that one server needs for its own children, and a million nodes are two
 //! levels deep.
 //!
-//! Membership is by lease: who has not asked for a while is no child any more.
+//! Membership is by lease: who has not asked for a while is no child any more. A question names the port where
+//! its sender serves others, and anybody can name any number of them, so one address has few places only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use timevisor_protocols::ntp::precise::{self, Referrals};
 use timevisor_protocols::ntp::server::Referrer;
@@ -45,6 +46,8 @@ pub struct Children<A> {
     /// Until when those stay whom nobody can ask, so that nobody is told of them.
     silent: BTreeMap<A, Duration>,
     most: usize,
+    /// So many of one address's ports have places.
+    most_per_address: usize,
     lease: Duration,
     /// No lease ends before.
     earliest_end: Duration,
@@ -55,7 +58,15 @@ impl<A: Copy + Ord> Children<A> {
     #[must_use]
     pub fn new(most: usize, lease: Duration) -> Self {
         let (all, ranks, silent) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { all, ranks, silent, most, lease, earliest_end: Duration::MAX }
+        let (most_per_address, earliest_end) = (usize::MAX, Duration::MAX);
+        Self { all, ranks, silent, most, most_per_address, lease, earliest_end }
+    }
+
+    /// At most so many of the places are for servers at one address (of IPv6, one /64): whoever has more there
+    /// counts as one that answers nobody.
+    #[must_use]
+    pub fn with_most_per_address(self, most_per_address: usize) -> Self {
+        Self { most_per_address, ..self }
     }
 
     /// Somebody asks. Returns other servers: whom a new one should ask instead if there is no room for
@@ -139,12 +150,39 @@ impl<A: Copy + Ord> Children<A> {
     }
 }
 
+impl Children<SocketAddr> {
+    /// Its address has as many places as it may have, and this is none of them.
+    fn is_crowded(&self, by: SocketAddr) -> bool {
+        let (first, last) = ports_of(by.ip());
+        let there = self.all.range(first..=last).take(self.most_per_address).count();
+        there >= self.most_per_address && !self.all.contains_key(&by)
+    }
+}
+
+/// The first and the last port of an address, or of an IPv6 network of one site.
+fn ports_of(ip: IpAddr) -> (SocketAddr, SocketAddr) {
+    const HOST: u128 = u64::MAX as u128;
+    let (first, last) = match ip {
+        IpAddr::V4(_) => (ip, ip),
+        IpAddr::V6(ip) => {
+            let bits = ip.to_bits();
+            let at = |bits| IpAddr::V6(Ipv6Addr::from_bits(bits));
+            (at(bits & !HOST), at(bits | HOST))
+        }
+    };
+    (SocketAddr::new(first, 0), SocketAddr::new(last, u16::MAX))
+}
+
 impl Referrer for Children<SocketAddr> {
     fn asked(&mut self, by: SocketAddr, asker: Asker, now: Duration) -> Referrals {
+        self.sweep(now);
         // Port 0: it serves nobody.
-        let silent = by.port() == 0;
-        let others = if silent { Self::asked_by_silent } else { Self::asked };
-        Referrals::new(others(self, by, asker, now))
+        let silent = by.port() == 0 || self.is_crowded(by);
+        Referrals::new(if silent {
+            self.asked_by_silent(ports_of(by.ip()).0, asker, now)
+        } else {
+            Self::asked(self, by, asker, now)
+        })
     }
 
     fn some(&mut self) -> Referrals {
@@ -188,6 +226,40 @@ mod tests {
             (children.count(at(0)), children.asked_by_silent(1, Asker::New, at(1))),
             (1, vec![2])
         );
+    }
+
+    #[test]
+    fn one_address_has_few_places_whatever_ports_it_names() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut children = Children::new(100, LEASE).with_most_per_address(3);
+        let asked = |children: &mut Children<SocketAddr>, by: SocketAddr, asker| {
+            Referrer::asked(children, by, asker, Duration::ZERO)
+        };
+        let honest: Vec<SocketAddr> =
+            (1..=5).map(|n| SocketAddr::from(([192, 0, 2, n], 123))).collect();
+        for by in &honest {
+            asked(&mut children, *by, Asker::Serving);
+        }
+        for number in 0..100_000_u32 {
+            let port = u16::try_from(number % 65_535 + 1).unwrap();
+            asked(&mut children, SocketAddr::from(([192, 0, 2, 66], port)), Asker::Serving);
+        }
+        // Three, and one for all that answer nobody as far as is known.
+        assert_eq!(children.count(Duration::ZERO), 9);
+        // The honest ones are still there, and named like the others.
+        for by in &honest {
+            asked(&mut children, *by, Asker::Serving);
+        }
+        assert_eq!(children.count(Duration::ZERO), 9);
+        let named = children.others(None);
+        assert!(honest.iter().all(|by| named.contains(by)), "{named:?}");
+        // Of IPv6, a network of one site.
+        for host in 1..50 {
+            asked(&mut children, at(&format!("[2001:db8::{host}]:123")), Asker::Serving);
+        }
+        assert_eq!(children.count(Duration::ZERO), 13);
+        asked(&mut children, at("[2001:db8:0:1::1]:123"), Asker::Serving);
+        assert_eq!(children.count(Duration::ZERO), 14);
     }
 
     #[test]

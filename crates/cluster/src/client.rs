@@ -37,6 +37,8 @@ pub struct Client {
     waiting: Option<Waiting>,
     refusals: BTreeMap<SocketAddr, Refused>,
     questions: u64,
+    /// What lost questions have led to, until somebody asks.
+    events: Vec<Event<SocketAddr>>,
     /// How far a timeline's rate may be from that of TAI.
     most_rate: RateError,
     /// Of the clock with this origin, as far as anybody has stated it.
@@ -49,9 +51,18 @@ impl Client {
     /// A client of the cluster of this name, which serves others at `port`.
     #[must_use]
     pub fn new(node: Node<SocketAddr>, timeline: Name, port: u16) -> Self {
-        let (waiting, refusals) = (None, BTreeMap::new());
-        let (most_rate, rate, sealer) = (RateError::ZERO, None, None);
-        Self { node, timeline, port, waiting, refusals, questions: 0, most_rate, rate, sealer }
+        Self {
+            node,
+            timeline,
+            port,
+            waiting: None,
+            refusals: BTreeMap::new(),
+            questions: 0,
+            events: Vec::new(),
+            most_rate: RateError::ZERO,
+            rate: None,
+            sealer: None,
+        }
     }
 
     /// Questions are sealed with this, and only answers are believed that are, too.
@@ -119,19 +130,26 @@ impl Client {
             if now < waiting.question.until {
                 return None;
             }
-            self.node.lost(waiting.question.server, now);
+            let server = waiting.question.server;
             self.waiting = None;
+            self.events.extend(self.node.lost(server, now));
         }
         let question = self.node.on_timer(now)?;
         let member = Member { asker: self.node.asker(), port: self.port };
         let made = Query::made(self.timeline, Some(member), self.sealer.as_ref(), random);
         let Some((query, datagram)) = made else {
-            self.node.lost(question.server, now);
+            self.events.extend(self.node.lost(question.server, now));
             return None;
         };
         self.waiting = Some(Waiting { question, query, sent: None });
         self.questions += 1;
         Some((question.server, datagram))
+    }
+
+    /// The server of the question is this host: nothing is sent, and it is not asked again.
+    pub fn is_self(&mut self, server: SocketAddr, now: Duration) {
+        self.waiting = None;
+        self.node.refused(server, now);
     }
 
     /// The question left no earlier than this value of our counter.
@@ -168,8 +186,7 @@ impl Client {
             Ok(said) if said.rate.largest() > self.most_rate => {
                 self.waiting = None;
                 let ppm = said.rate.largest_ppm();
-                self.refuse(server, Refused::Rate { ppm }, now);
-                return Vec::new();
+                return self.refuse(server, Refused::Rate { ppm }, now);
             }
             Ok(said) => said,
             // Who forges one must not keep the right one from being heard.
@@ -182,8 +199,7 @@ impl Client {
             }
             Err(why) => {
                 self.waiting = None;
-                self.refuse(server, why, now);
-                return Vec::new();
+                return self.refuse(server, why, now);
             }
         };
         self.waiting = None;
@@ -206,17 +222,31 @@ impl Client {
         self.node.answered(server, &answer, now)
     }
 
+    /// What followed from questions that nobody has answered; to be asked for after [`Self::on_timer`].
+    pub fn take_events(&mut self) -> Vec<Event<SocketAddr>> {
+        core::mem::take(&mut self.events)
+    }
+
     fn remember(&mut self, server: SocketAddr, why: Refused) {
         if self.refusals.len() < MOST_REFUSALS || self.refusals.contains_key(&server) {
             self.refusals.insert(server, why);
         }
     }
 
-    fn refuse(&mut self, server: SocketAddr, why: Refused, now: Duration) {
+    fn refuse(
+        &mut self,
+        server: SocketAddr,
+        why: Refused,
+        now: Duration,
+    ) -> Vec<Event<SocketAddr>> {
         self.remember(server, why);
         match why {
             Refused::Header(_) | Refused::Contradiction => self.node.lost(server, now),
-            _ => self.node.refused(server, now),
+            Refused::Kiss(_) => self.node.declined(server, now),
+            _ => {
+                self.node.refused(server, now);
+                Vec::new()
+            }
         }
     }
 }

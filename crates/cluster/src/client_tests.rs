@@ -31,7 +31,10 @@ fn server(name: &str) -> Server {
 }
 
 fn server_with(name: &str, children: Children<SocketAddr>) -> Server {
-    let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
+    server_that(Config { rate_interval: Duration::ZERO, ..Config::default() }, name, children)
+}
+
+fn server_that(config: Config, name: &str, children: Children<SocketAddr>) -> Server {
     let mut server = Server::new(config, 1).unwrap();
     let referrer = Box::new(children);
     server.serve_cluster(Cluster {
@@ -101,6 +104,16 @@ fn run_from(
     servers: &mut [(&str, Server)],
     from: i64,
 ) -> Vec<Event<SocketAddr>> {
+    run_hearing(client, servers, from, true)
+}
+
+/// The same; kisses of death get lost unless `kisses`.
+fn run_hearing(
+    client: &mut Client,
+    servers: &mut [(&str, Server)],
+    from: i64,
+    kisses: bool,
+) -> Vec<Event<SocketAddr>> {
     let mut now = from;
     let mut events = Vec::new();
     for turn in 1.. {
@@ -110,9 +123,9 @@ fn run_from(
         }
         now = now.max(due.ceil_nanos());
         let span = |ns: i64| Duration::from_nanos(ns);
-        let Some((server, question)) = client.on_timer(span(now), &Random::of(turn)) else {
-            continue;
-        };
+        let question = client.on_timer(span(now), &Random::of(turn));
+        events.extend(client.take_events());
+        let Some((server, question)) = question else { continue };
         client.sent(u64::try_from(now).unwrap());
         let Some((_, found)) = servers.iter_mut().find(|(name, _)| at(name) == server) else {
             continue;
@@ -120,7 +133,11 @@ fn run_from(
         let arrived = now + 30_000;
         let action =
             found.respond(span(now), &question, utc(arrived), &clock(arrived), at("127.0.0.1:9"));
-        let Action::Reply { bytes, .. } = action else { panic!("{action:?}") };
+        let bytes = match action {
+            Action::Reply { bytes, .. } => bytes.to_vec(),
+            Action::Kiss { bytes } if kisses => bytes.to_vec(),
+            _ => continue,
+        };
         now += 60_000;
         let counter = u64::try_from(now).unwrap();
         let tai = |utc: Instant<Utc>| Some((utc + LEAP).relabel());
@@ -227,6 +244,34 @@ fn who_does_not_answer_keeps_no_seed_from_being_asked() {
     }
     let heard: Vec<SocketAddr> = client.node().heard().collect();
     assert!(seeds.iter().all(|seed| heard.contains(&at(seed))), "{heard:?}");
+}
+
+#[test]
+fn a_server_that_falls_silent_in_the_middle_has_said_enough() {
+    // It answers once; then it says that this is too often, or nothing at all.
+    for kisses in [true, false] {
+        let mut client = client(&["127.0.0.1:1001"]);
+        let sparing = server_that(
+            Config { rate_interval: Duration::from_secs(60), rate_burst: 1, ..Config::default() },
+            "lab",
+            Children::new(10, Duration::from_secs(60)),
+        );
+        let mut servers = [("127.0.0.1:1001", sparing)];
+        let events = run_hearing(&mut client, &mut servers, 0, kisses);
+        assert_eq!(events, [Event::Vouches], "kisses: {kisses}");
+        let (interval, _) = client.node().at(1_000_000_000).unwrap();
+        assert!(interval.width() < Duration::from_millis(1), "{}", interval.width());
+    }
+}
+
+#[test]
+fn a_referral_to_itself_costs_no_time() {
+    let mut client = client(&["127.0.0.1:1001", "127.0.0.1:1002"]);
+    let (me, _) = client.on_timer(Duration::ZERO, &Random::of(1)).unwrap();
+    client.is_self(me, Duration::ZERO);
+    assert_eq!(client.poll_at(), Duration::ZERO);
+    let (other, _) = client.on_timer(Duration::ZERO, &Random::of(2)).unwrap();
+    assert_ne!(me, other);
 }
 
 #[test]

@@ -69,6 +69,8 @@ struct Burst<A> {
     losses: u32,
     /// The longest of its answers.
     slowest: Duration,
+    /// Our counter at the last one.
+    received: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -257,10 +259,7 @@ impl<A: Copy + Ord> Node<A> {
                     self.tried.push(from);
                     self.ask(other, now);
                 } else if self.go_on(burst, &said, now) {
-                    self.state = State::Vouching;
-                    self.pause = FIRST_PAUSE;
-                    self.schedule(now);
-                    events.push(Event::Vouches);
+                    events.push(self.vouch(now));
                 }
             }
             _ => self.schedule(now),
@@ -269,15 +268,19 @@ impl<A: Copy + Ord> Node<A> {
     }
 
     /// The question got no answer, or one that says nothing.
-    pub fn lost(&mut self, server: A, now: Duration) {
+    pub fn lost(&mut self, server: A, now: Duration) -> Vec<Event<A>> {
         self.canvassed(server, false, now);
         match &mut self.state {
             State::Asking(burst) if burst.server == server => {
                 burst.losses += 1;
+                let burst = *burst;
                 if burst.losses < LOSSES {
                     self.next = now;
-                } else {
+                } else if burst.settle.answers() == 0 {
                     self.failed(server, now);
+                } else if self.settle(&burst, now) {
+                    // It answers nobody so often, or has gone: what it said counts.
+                    return vec![self.vouch(now)];
                 }
             }
             // Somebody else has its turn.
@@ -290,13 +293,27 @@ impl<A: Copy + Ord> Node<A> {
                 self.schedule(now);
             }
         }
+        Vec::new()
     }
 
-    /// The server declines for good: it has no such timeline, or wants to be left alone.
+    /// The server declines for good: it has no such timeline.
     pub fn refused(&mut self, server: A, now: Duration) {
         self.canvassed(server, true, now);
         self.forget(server);
         self.failed(server, now);
+    }
+
+    /// The server wants to be left alone. What it said before counts.
+    pub fn declined(&mut self, server: A, now: Duration) -> Vec<Event<A>> {
+        match self.state {
+            State::Asking(burst) if burst.server == server && burst.settle.answers() > 0 => {
+                self.settle(&burst, now).then(|| self.vouch(now)).into_iter().collect()
+            }
+            _ => {
+                self.refused(server, now);
+                Vec::new()
+            }
+        }
     }
 
     /// Somebody asks us. Returns other servers for it: see [`Children::asked`].
@@ -417,7 +434,7 @@ impl<A: Copy + Ord> Node<A> {
         // From one answer to the next.
         let ticks = settings.nominal.ticks_in(settings.spacing + round_trip);
         let growth = settings.rate.longest.span_ceil(ticks) - settings.rate.shortest.span(ticks);
-        burst.losses = 0;
+        (burst.losses, burst.received) = (0, said.received);
         burst.slowest = burst.slowest.max(round_trip);
         let verdict = burst.settle.answer(round_trip, width, growth, &settings.burst);
         self.state = State::Asking(burst);
@@ -425,15 +442,27 @@ impl<A: Copy + Ord> Node<A> {
             self.next = now + self.settings.spacing;
             return false;
         }
+        self.settle(&burst, now)
+    }
+
+    /// The burst is over. True when there is nothing more to ask for.
+    fn settle(&mut self, burst: &Burst<A>, now: Duration) -> bool {
         self.has_settled = true;
         self.remember(burst.server);
-        if self.is_vouched(said.received) {
+        if self.is_vouched(burst.received) {
             return true;
         }
         // On hearsay: somebody else has to say the same.
         self.tried.push(burst.server);
         self.try_another(now);
         false
+    }
+
+    fn vouch(&mut self, now: Duration) -> Event<A> {
+        self.state = State::Vouching;
+        self.pause = FIRST_PAUSE;
+        self.schedule(now);
+        Event::Vouches
     }
 
     /// What an answer's origin means.

@@ -41,6 +41,9 @@ pub struct ClusterConfig {
     /// How many hosts it answers itself; others are referred to these.
     #[serde(default = "a_thousand")]
     pub children: usize,
+    /// How many of them may have one address (of IPv6, one /64): anybody who asks can name any port as its own.
+    #[serde(default = "sixteen")]
+    pub children_per_address: usize,
     /// A host that does not ask for so long is none of them any more.
     #[serde(default = "five_minutes", with = "humantime_serde")]
     pub lease: StdDuration,
@@ -94,6 +97,9 @@ fn yes() -> bool {
 }
 fn three() -> usize {
     3
+}
+fn sixteen() -> usize {
+    16
 }
 fn a_thousand() -> usize {
     1000
@@ -220,6 +226,8 @@ impl ClusterConfig {
 
     fn validate(&self, serves: bool) -> Result<()> {
         ensure!((1..=100_000).contains(&self.children), "children must be from 1 to 100000");
+        let per_address = "children_per_address must be 1 or more";
+        ensure!(self.children_per_address >= 1, per_address);
         ensure!((1..=64).contains(&self.exchanges), "exchanges must be from 1 to 64");
         ensure!(self.peers <= 8, "peers must be from 0 to 8");
         ensure!(self.liars <= 3, "liars must be from 0 to 3");

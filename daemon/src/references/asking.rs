@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use timevisor_clock_page::Counter as _;
 use timevisor_cluster::client::Client;
 use timevisor_cluster::facts::middle;
 use timevisor_cluster::mesh::Standing;
@@ -31,9 +32,9 @@ pub struct Asking {
     answered: Option<SocketAddr>,
 }
 
-/// A datagram that belonged to a question.
+/// A datagram that belonged to a question, or the end of one that nobody answered.
 pub struct Heard {
-    /// The counter when it had arrived.
+    /// The counter then.
     pub counter: u64,
     pub events: Vec<Event<SocketAddr>>,
 }
@@ -65,10 +66,33 @@ impl Asking {
     }
 
     /// Sends the question that is due, if one is. One that could not be sent counts as lost when its
-    /// time is over.
-    pub fn ask(&mut self, now: Duration, around: &Surroundings<'_>) -> Result<(), Refused> {
-        let Some((server, question)) = self.client.on_timer(now, &fresh()) else { return Ok(()) };
-        let sent = self.connect(server, around)?.send(around.counter, &question);
+    /// time is over. Returns what followed from one that was not answered.
+    pub fn ask(
+        &mut self,
+        now: Duration,
+        around: &Surroundings<'_>,
+    ) -> (Option<Heard>, Result<(), Refused>) {
+        let question = self.client.on_timer(now, &fresh());
+        let events = self.client.take_events();
+        let counter = around.counter.read_ordered();
+        let lost = (!events.is_empty()).then_some(Heard { counter, events });
+        let Some((server, question)) = question else { return (lost, Ok(())) };
+        if source(server).is_ok_and(|source| around.own_server.is_own(server, source)) {
+            // Somebody has named this host to itself.
+            self.client.is_self(server, now);
+            let text = format!("{server} is this host itself");
+            return (lost, Err(Refused::new("own-server", text)));
+        }
+        (lost, self.send(server, &question, around))
+    }
+
+    fn send(
+        &mut self,
+        server: SocketAddr,
+        question: &[u8],
+        around: &Surroundings<'_>,
+    ) -> Result<(), Refused> {
+        let sent = self.connect(server, around)?.send(around.counter, question);
         self.client.sent(sent.map_err(|error| Refused::new("unreachable", describe(&error)))?);
         Ok(())
     }
@@ -82,10 +106,6 @@ impl Asking {
         let is_there = self.socket.as_ref().is_some_and(|socket| socket.peer() == server);
         if !is_there {
             self.socket = None;
-            let own = source(server).is_ok_and(|source| around.own_server.is_own(server, source));
-            if own {
-                return Err(Refused::new("own-server", format!("{server} is this host itself")));
-            }
             let opened = StampedClient::open(server, around.sockets);
             let opened = opened.map_err(|error| Refused::new("unreachable", describe(&error)))?;
             self.socket = Some(opened);

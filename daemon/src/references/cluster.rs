@@ -98,10 +98,11 @@ impl Driver for Cluster {
         if now < self.poll_at() {
             return None;
         }
-        match self.asking(now, around).ask(now, around) {
-            Ok(()) => None,
-            Err(refused) => self.tally.take(Err(refused)),
+        let (lost, sent) = self.asking(now, around).ask(now, around);
+        if let Err(refused) = sent {
+            return self.tally.take(Err(refused));
         }
+        lost.and_then(|lost| self.take(&lost))
     }
 
     fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>) -> Vec<Exchange> {

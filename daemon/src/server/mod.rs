@@ -121,7 +121,8 @@ impl Server {
         )?;
         let mut shared = Vec::new();
         for cluster in clusters.iter().filter(|cluster| cluster.serve) {
-            let children = Children::new(cluster.children, span(cluster.lease));
+            let children = Children::new(cluster.children, span(cluster.lease))
+                .with_most_per_address(cluster.children_per_address);
             let own = cluster.wire_timeline().map(|name| (name, true));
             for (name, is_timeline) in own.into_iter().chain([(cluster.wire_name(), false)]) {
                 let keys = cluster.cookie_keys(name)?;

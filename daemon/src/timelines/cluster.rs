@@ -24,7 +24,7 @@ use timevisor_time::{Duration, Period, RateError, Tai};
 use crate::clock::HostClock;
 use crate::config::{ClusterConfig, Config};
 use crate::references::Surroundings;
-use crate::references::asking::{Asking, hosts, log, own_address};
+use crate::references::asking::{Asking, Heard, hosts, log, own_address};
 use crate::references::random;
 use crate::server::TimelineFacts;
 
@@ -200,12 +200,14 @@ impl ClusterTimeline {
 
     fn on_timer(&mut self, now: Duration, around: &Surroundings<'_>, clock: &HostClock) -> bool {
         let name = self.settings.name.clone();
-        let asking = self.asking(now, around);
-        if let Err(refused) = asking.ask(now, around) {
+        let (lost, sent) = self.asking(now, around).ask(now, around);
+        if let Err(refused) = sent {
             tracing::debug!("cluster {name}: {}", refused.text);
         }
+        let fresh = lost.is_some_and(|lost| self.take(&lost, clock));
+        let asking = self.asking(now, around);
         if !asking.client().node().is_to_lead() {
-            return false;
+            return fresh;
         }
         let counter = around.counter.read_ordered();
         let origin = asking.client_mut().lead(counter, random(), now);
@@ -223,32 +225,34 @@ impl ClusterTimeline {
     fn on_ready(&mut self, now: Duration, around: &Surroundings<'_>, clock: &HostClock) -> bool {
         let Some(asking) = &mut self.asking else { return false };
         let heard = asking.receive(now, around, |stamp| Some(time_of(stamp)));
-        let mut fresh = false;
-        for one in heard {
-            let Some(asking) = &self.asking else { break };
-            let origin = asking.client().node().origin();
-            let exchange = asking.known(one.counter).ok();
-            for event in &one.events {
-                match event {
-                    Event::BeganAnew => self.say_origin(origin),
-                    event => log(&self.settings.name, event),
-                }
-            }
-            if origin != self.origin {
-                // The first one voids nothing.
-                if self.origin.is_some() {
-                    let ensemble = self.ensemble(clock);
-                    self.clock.begin_anew(None, ensemble);
-                }
-                self.origin = origin;
-                fresh = true;
-            }
-            if let Some(exchange) = exchange.filter(|_| self.clock.leads.is_none()) {
-                self.clock.follows.observe(0, &exchange);
-                fresh = true;
+        heard.iter().fold(false, |fresh, heard| self.take(heard, clock) | fresh)
+    }
+
+    /// True if there is something to publish.
+    fn take(&mut self, heard: &Heard, clock: &HostClock) -> bool {
+        let Some(asking) = &self.asking else { return false };
+        let origin = asking.client().node().origin();
+        let exchange = asking.known(heard.counter).ok();
+        for event in &heard.events {
+            match event {
+                Event::BeganAnew => self.say_origin(origin),
+                event => log(&self.settings.name, event),
             }
         }
-        fresh
+        let other = origin != self.origin;
+        if other {
+            // The first one voids nothing.
+            if self.origin.is_some() {
+                let ensemble = self.ensemble(clock);
+                self.clock.begin_anew(None, ensemble);
+            }
+            self.origin = origin;
+        }
+        let exchange = exchange.filter(|_| self.clock.leads.is_none());
+        if let Some(exchange) = exchange {
+            self.clock.follows.observe(0, &exchange);
+        }
+        other || exchange.is_some()
     }
 
     fn say_origin(&self, origin: Option<Origin>) {

@@ -82,8 +82,8 @@ impl Server {
              [[reference]]\ntype = \"system\"\nassumed_max_error = \"1ms\"\n\
              [server]\nlisten = [\"{address}\"]\nrate_interval = \"0s\"\n\
              nts_certificate = \"{}\"\nnts_key = \"{}\"\nnts_ke_listen = [\"{keys}\"]\n\
-             [[cluster]]\nname = \"{OPEN}\"\nchildren = 2000\n\
-             [[cluster]]\nname = \"{SEALED}\"\nchildren = 2000\nkey = {:?}\n",
+             [[cluster]]\nname = \"{OPEN}\"\nchildren = 2000\nchildren_per_address = 2000\n\
+             [[cluster]]\nname = \"{SEALED}\"\nchildren = 2000\nchildren_per_address = 2000\nkey = {:?}\n",
             folder.join("run").display(),
             identity.certificate.display(),
             identity.key.display(),

@@ -64,8 +64,8 @@ impl<A: Copy + Ord> Node<A> {
     }
 
     pub(super) fn ask(&mut self, server: A, now: Duration) {
-        let slowest = Duration::ZERO;
-        self.state = State::Asking(Burst { server, settle: Settle::default(), losses: 0, slowest });
+        let (settle, slowest) = (Settle::default(), Duration::ZERO);
+        self.state = State::Asking(Burst { server, settle, losses: 0, slowest, received: 0 });
         self.next = now;
     }
 

@@ -269,7 +269,8 @@ impl World {
                     && let Some(node) = &mut host.node
                 {
                     host.question += 1;
-                    node.lost(server, now);
+                    let (events, counter) = (node.lost(server, now), host.counter(self.now));
+                    self.happened(index, counter, events);
                     self.timer(index);
                 }
             }
@@ -394,10 +395,19 @@ impl World {
         if let Some(said) = &mut answer.said {
             said.received = received;
         }
-        for event in node.answered(from, &answer, now) {
+        let events = node.answered(from, &answer, now);
+        self.happened(index, received, events);
+        self.judge(index);
+        self.timer(index);
+    }
+
+    fn happened(&mut self, index: u32, counter: u64, events: Vec<Event<u32>>) {
+        let host = &mut self.hosts[index as usize];
+        let Some(node) = &host.node else { return };
+        for event in events {
             match event {
                 Event::Vouches => {
-                    let width = node.at(received).map(|(interval, _)| interval.width());
+                    let width = node.at(counter).map(|(interval, _)| interval.width());
                     let found = node.level().zip(width);
                     let at = self.now;
                     host.vouched = found.map(|(level, width)| Vouched { at, level, width });
@@ -406,8 +416,6 @@ impl World {
                 Event::BeganAnew | Event::Stranger(_) => {}
             }
         }
-        self.judge(index);
-        self.timer(index);
     }
 
     /// Whether what a node vouches for holds the truth.

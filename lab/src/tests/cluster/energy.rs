@@ -119,7 +119,7 @@ impl Member {
         let parameters = Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb, period };
         let lines = format!(
             "[guests]\ndiscover = false\n[[reference]]\ntype = \"cluster\"\ncluster = \"lab\"\n[[cluster]]\nname = \"lab\"\n\
-             serve = false\nseeds = [\"127.0.0.1:{PORT}\"]\npeers = 1\npoll = \"{poll_s}s\"\n"
+             serve = false\nseeds = [\"127.0.0.1:{PORT}\"]\npeers = 1\npoll = \"{poll_s}s\"\nlease = \"1h\"\n"
         );
         let node = Node::start(&ctx, Oscillator::new(&ctx, parameters)?, &lines)?;
         node.host.wait_synchronized(10_000)?;

@@ -1,6 +1,7 @@
 //! One cluster of five timevisords, each with a network stack of its own on one bridge: the root on the host,
 //! two in namespaces, two in guests. UTC comes from the root, and a timeline of their own has it as its
-//! master, until it ends and another one continues.
+//! master, until it ends and another one continues. A third guest has no network and no daemon: it gets the
+//! timeline from its host's page like any other.
 //!
 //! A guest's counter is the host's and an offset. So each reading of a guest has its truth: CLOCK_REALTIME for
 //! UTC, and what the master's page says at the same counter value for the timeline.
@@ -12,7 +13,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor::{BindOptions, Binding, Client};
 
-use crate::client;
+use crate::client::{self, Launch, Way};
 use crate::guest::Guest;
 use crate::guest_daemon::{self, CPU, KEYS, readings};
 use crate::host::{Host, ntp_reference};
@@ -125,6 +126,8 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
         inner.push(boot(ctx, &root.host, &lan, number, &lines, &key)?);
     }
 
+    let mut plain = plain(ctx, &members[0].host)?;
+
     let (mut count, mut widest) = (0, 0);
     for member in &members {
         let seen = watch(&member.host, Duration::from_secs(2))?;
@@ -137,6 +140,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
         utc = utc.max(seen.half_ns);
         timeline = timeline.max(guest.compare(&[&root])?);
     }
+    let of_the_page = plain.compare(&[&root])?;
     let found = nodes(&root.host, &places, &key)?;
 
     // The root ends. UTC goes on, and grows with age only; another one continues the timeline.
@@ -155,6 +159,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
         let hosts: Vec<&Bound> = members.iter().collect();
         guest.compare(&hosts)?;
     }
+    plain.compare(&members.iter().collect::<Vec<_>>())?;
     for member in &members {
         count += watch(&member.host, Duration::from_secs(1))?.0;
     }
@@ -169,12 +174,14 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
     }
     Ok(format!(
         "in namespaces {count} readings, +-{:.0} us at most; in guests {} with the truth inside, +-{:.0} us, and {} of the \
-         timeline, +-{:.0} us, before and after the root ended; {second} continued it, seen after {:.1} s; {found}",
+         timeline, +-{:.0} us, before and after the root ended, and {} in one that has it from its host's page, +-{:.0} us; {second} continued it, seen after {:.1} s; {found}",
         widest as f64 / 1e3,
         2 * inner.len() * READINGS,
         utc as f64 / 1e3,
         2 * inner.len() * READINGS,
         timeline as f64 / 1e3,
+        2 * READINGS,
+        of_the_page as f64 / 1e3,
         after.as_secs_f64()
     ))
 }
@@ -224,6 +231,18 @@ fn boot(
     })?;
     known.context(Late).with_context(|| format!("{name} does not know {TIMELINE}"))?;
     Ok(Inner { guest, offset })
+}
+
+/// A guest of this host that is no member.
+fn plain(ctx: &Context, host: &Host) -> anyhow::Result<Inner> {
+    let qemu = ctx.qemu_10()?;
+    let program = ctx.program("timevisor", "timevisor")?;
+    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "plain").programs(&[program]);
+    let mut client = launch.start()?;
+    client.guest.wait_ready()?;
+    host.wait_vm("plain", "synchronized")?;
+    let offset = client::offset(host, "plain")?;
+    Ok(Inner { guest: client.guest, offset })
 }
 
 impl Inner {

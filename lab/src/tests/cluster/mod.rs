@@ -4,9 +4,12 @@ pub(crate) mod energy;
 pub(crate) mod guests;
 pub(crate) mod hosts;
 pub(crate) mod hour;
+pub(crate) mod how_to;
 pub(crate) mod liar;
+mod member;
 pub(crate) mod offline;
 pub(crate) mod thousand;
+pub(crate) mod three;
 pub(crate) mod timeline;
 
 use crate::scenario::Need::{Fetched, Root};
@@ -57,6 +60,14 @@ const TESTS: &[Test] = &[
         run: offline::offline,
     },
     Test {
+        name: "cluster-how-to",
+        about: "the commands of docs/how-to/cluster.md, one after the other: three hosts in namespaces, the root ends, nothing is left",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 20,
+        run: how_to::how_to,
+    },
+    Test {
         name: "cluster-hour",
         about: "an hour (OFFLINE_S) without a network after one visit and after two, beside chronyds without a server: truth inside, error, bound, horizon, wake-ups",
         tier: Tier::Weekly { why: "it takes 72 minutes" },
@@ -71,6 +82,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 40,
         run: timeline::succession,
+    },
+    Test {
+        name: "cluster-three",
+        about: "section 5.4 of the HPGC paper: a server and two nodes; exchanges until settled, by the published algorithm and by ours; the order of 2000 pairs of stamps",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 30,
+        run: three::three,
     },
     Test {
         name: "cluster-thousand",

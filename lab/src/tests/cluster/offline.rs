@@ -167,6 +167,14 @@ impl Node {
         Ok(Watched { readings, growth_ns: widths[widths.len() - 1] - widths[0] })
     }
 
+    /// What the page says at this value of the TSC, ns: earliest, estimate, latest.
+    pub(super) fn reading(&self, page: &HostPage, tsc: u64) -> anyhow::Result<(i64, i64, i64)> {
+        let reading = page.convert(self.oscillator.counter(tsc))?;
+        ensure!(reading.has_estimate(), "the clock was forgotten");
+        let (earliest, latest) = (reading.earliest.floor_nanos(), reading.latest.ceil_nanos());
+        Ok((earliest, reading.estimate.floor_nanos(), latest))
+    }
+
     /// The estimate's error and the half-width now, ns.
     pub(super) fn state(&self, page: &HostPage) -> anyhow::Result<(i64, i64)> {
         let tsc = HostCounter::for_reader(CounterId::X86Tsc).context("this machine has no TSC")?;

@@ -198,6 +198,11 @@ fn shown(members: &[Member], master: usize, key: &Path) -> anyhow::Result<String
     let plot = ["--plot", text(&picture)?, "--key", text(key)?];
     asker.cli(&[&["cluster", "tree", "--timeline", NAME][..], &plot].concat())?;
     ensure!(std::fs::read_to_string(&picture)?.contains("level 0"), "the tree has no master");
+    let picture = asker.directory().join("width.svg");
+    let plot = ["cluster", "watch", "--for", "1", "--every", "0.2", "--plot", text(&picture)?];
+    let watched = asker.cli(&plot)?;
+    ensure!(watched.matches(NAME).count() >= 3, "`cluster watch` says little: {watched}");
+    ensure!(std::fs::read_to_string(&picture)?.contains("half-width"), "no plot of widths");
     Ok(format!("`cluster nodes` finds all {HOSTS}"))
 }
 
