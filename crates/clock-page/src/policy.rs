@@ -8,9 +8,8 @@ use timevisor_time::{Duration, Instant, Interval, Period, Tai};
 
 use crate::lines::{Line, Lines, Slew, renewal};
 
-/// The time in which the estimate closes a gap. It is longer than the interval between
-/// publications, so that a daemon that dies in the middle of a slew leaves a rate that is only
-/// slightly off. It is shorter than a poll interval.
+/// The time in which the estimate closes a gap, at least ([`Policy::slew`]). It is shorter than a
+/// poll interval.
 const SLEW_HORIZON: Duration = Duration::from_secs(8);
 /// A wider gap ahead is jumped: slewing it at 15 ppm would take minutes.
 const SLEW_JUMP: Duration = Duration::from_millis(1);
@@ -44,9 +43,14 @@ pub struct Known {
 
 impl Policy {
     /// How the estimate moves to a new target.
+    ///
+    /// It takes at least as long as lines are in force, which is half of their validity at most: what
+    /// closes a gap sooner goes on beyond it until the next lines, and theirs has farther to go back.
+    /// Then a daemon that dies in the middle leaves a rate that is only slightly off, too.
     #[must_use]
     pub fn slew(&self) -> Slew {
-        Slew { horizon: self.nominal.ticks_in(SLEW_HORIZON), jump: SLEW_JUMP }
+        let horizon = SLEW_HORIZON.max(self.validity.half());
+        Slew { horizon: self.nominal.ticks_in(horizon), jump: SLEW_JUMP }
     }
 
     /// When lines that are published at `now` expire.
@@ -152,6 +156,31 @@ mod tests {
         let (shortest, longest) = lines.rate_limits();
         assert!(shortest <= known(0, Duration::ZERO).limits.0);
         assert!(longest >= known(0, Duration::ZERO).limits.1);
+    }
+
+    #[test]
+    fn a_gap_closes_without_swinging_however_seldom_lines_are_written() {
+        for (validity_s, every_s) in [(10, 1), (10, 3), (60, 20), (300, 100)] {
+            let p = Policy { validity: Duration::from_secs(validity_s), ..policy() };
+            let half = Duration::from_millis(5);
+            let at = |seconds: u64| known(i128::from(seconds) * i128::from(HZ), half);
+            let mut lines = p.lines(0, &at(0));
+            // The estimate is 200 us ahead from now on.
+            let mut gap = Duration::from_micros(201);
+            for turn in 1..=20 {
+                let now = turn * every_s;
+                let true_ns = i128::from(now) * i128::from(HZ);
+                let target = p.lines(now * HZ, &known(true_ns + 200_000, half));
+                lines = p.next(Some(&lines), &target, now * HZ);
+                let left = target.estimate.time - lines.at(now * HZ).estimate;
+                assert!(
+                    !left.is_negative() && left <= gap,
+                    "every {every_s} s: {gap}, then {left}"
+                );
+                gap = left;
+            }
+            assert!(gap < Duration::from_micros(50), "every {every_s} s: {gap} are left");
+        }
     }
 
     #[test]

@@ -225,3 +225,26 @@ fn an_absurd_error_makes_no_absurd_slopes() {
         assert!(view.slopes.shortest <= view.slopes.longest, "{view:?}");
     }
 }
+
+/// Intervals at one value of the counter, ten minutes apart, and nothing for an hour.
+#[test]
+fn two_visits_give_the_rate() {
+    for ppm in [0.3, 3.0, 30.0] {
+        let nominal = Period::from_hz(HZ).unwrap();
+        let mut clock = ReferenceClock::new(&Parameters::default(), nominal, RateError::ZERO);
+        let truth = |seconds: u64| {
+            let slower = Duration::from_secs_f64(seconds as f64 * (1.0 - ppm * 1e-6));
+            Instant::from_unix_nanos(START) + slower
+        };
+        for seconds in [1, 601] {
+            let (ticks, time) = (seconds * HZ, truth(seconds));
+            let error = Duration::from_micros(50);
+            clock.observe(&Exchange { ta: ticks, tb: time, te: time, tf: ticks, error });
+        }
+        let view = clock.at(4201 * HZ).unwrap();
+        let error_us = (view.estimate - truth(4201)).as_secs_f64() * 1e6;
+        assert!(view.interval.contains(truth(4201)));
+        // What the wander that is possible takes off the rate; without the second one 30 ppm would be 108 ms.
+        assert!(error_us.abs() < 5.0 * ppm, "{ppm} ppm: {error_us} us");
+    }
+}

@@ -23,7 +23,7 @@ const PORT: u16 = 41_360;
 /// Of hosts, s. 256 s are four questions where chronyd's poll of the distributions, 64 s at least, asks one.
 const POLLS_S: [u64; 3] = [16, 64, 256];
 /// Of chronyds, as powers of two: 16 and 64 s.
-const CHRONY_POLLS: [u16; 2] = [4, 6];
+const CHRONY_POLLS: [u32; 2] = [4, 6];
 /// 10 ppm, and 20 ppb more or less within two hours.
 const PPB: i64 = 10_000;
 const WANDER_PPB: f64 = 20.0;
@@ -48,8 +48,8 @@ pub(crate) fn energy(ctx: &Context) -> anyhow::Result<String> {
     let mut chronyds = Vec::new();
     for poll in CHRONY_POLLS {
         let server = format!("127.0.0.1 port {PORT} iburst minpoll {poll} maxpoll {poll}");
-        let mut client =
-            ChronyClient::start(ctx, &format!("poll{poll}"), &server, PORT + 1 + poll)?;
+        // Port 0: who serves nobody cannot take its server, which follows 127.0.0.1, for its own client.
+        let mut client = ChronyClient::start(ctx, &format!("poll{poll}"), &server, 0)?;
         client.wait(Duration::from_secs(60))?;
         chronyds.push((poll, client));
     }

@@ -12,12 +12,14 @@ use timevisor_clock_page::Counter as _;
 use timevisor_linux::counter::{HostCounter, Tsc};
 use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::nts::shared::Secret;
+use timevisor_simulation::cluster::published::Serving;
 use timevisor_time::Period;
 
 use crate::chrony_client::ChronyClient;
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
+use crate::plot::{Series, lines};
 use crate::scenario::Context;
 use crate::tests::cluster::member::{Member, period, step};
 use crate::tests::faults::common::reference;
@@ -31,21 +33,50 @@ pub(crate) fn thousand(ctx: &Context) -> anyhow::Result<String> {
     let mut host = Host::new(ctx)?;
     let key = host.directory().join("sealed.key");
     host.cli(&["cluster", "key", key.to_str().context("a path of UTF-8")?])?;
-    let lines = format!(
+    let configuration = format!(
         "{}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\nchildren = 2000\nchildren_per_address = 2000\n\
          [[cluster]]\nname = \"sealed\"\nchildren = 2000\nchildren_per_address = 2000\nkey = {key:?}\n",
         reference(&upstream.address())
     );
-    host.start(&lines)?;
+    host.start(&configuration)?;
     host.wait_synchronized(1_000)?;
 
     let counter = HostCounter::Tsc(Tsc::unchecked());
     let nominal = period(&counter)?;
     let secret = Secret::parse(&std::fs::read(&key)?)?;
-    let plain = start(&host, &counter, nominal, "lab", None)?;
-    let sealed = start(&host, &counter, nominal, "sealed", Some(&secret))?;
+    let (plain, settled) = start(&host, &counter, nominal, "lab", None)?;
+    let (sealed, settled_sealed) = start(&host, &counter, nominal, "sealed", Some(&secret))?;
     let beside = chronyd_beside(ctx)?;
+    std::fs::write(ctx.path("settled.svg"), picture(&settled, &settled_sealed))?;
     Ok(format!("{NODES} nodes without a key: {plain}; with one: {sealed}; {beside}"))
+}
+
+/// Figure 5 of the paper with what was measured in it: how many nodes are done by when.
+fn picture(plain: &[Duration], sealed: &[Duration]) -> String {
+    let measured = |name: &str, settled: &[Duration]| Series {
+        name: name.to_owned(),
+        points: settled
+            .iter()
+            .enumerate()
+            .map(|(done, at)| (at.as_secs_f64() * 1e3, (done + 1) as f64))
+            .collect(),
+    };
+    let published = |name: &str, serving: Serving| Series {
+        name: name.to_owned(),
+        points: (1..=1000)
+            .map(|ms| (f64::from(ms), serving.as_published(ms)))
+            .take_while(|(_, nodes)| *nodes <= NODES as f64)
+            .collect(),
+    };
+    let all = vec![
+        measured("measured, without a key", plain),
+        measured("measured, with a key", sealed),
+        published("published: one server", Serving::Root),
+        published("published: two levels", Serving::TwoLevels),
+        published("published: everybody serves", Serving::Everybody),
+    ];
+    let title = "Nodes of one cluster that are done: one timevisord and 1000 real sockets, and the lines of figure 5";
+    lines(title, ["ms after the first question", "nodes"], all, true)
 }
 
 /// How long one chronyd with a burst takes from its start until it says that it is synchronized to
@@ -63,14 +94,14 @@ fn chronyd_beside(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// All nodes start; returns how they got on.
+/// All nodes start; returns how they got on, and when each of them was done.
 fn start(
     host: &Host,
     counter: &HostCounter,
     nominal: Period,
     cluster: &str,
     secret: Option<&Secret>,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(String, Vec<Duration>)> {
     let name = Name::new(cluster).context("a short name")?;
     let began = Instant::now();
     let mut members = (0..NODES)
@@ -98,7 +129,7 @@ fn start(
     let refused: usize = members.iter().map(|member| member.client.refusals().count()).sum();
     ensure!(refused == 0, "{refused} refusals");
     let (half, widest) = widths(&members, counter);
-    Ok(format!(
+    let told = format!(
         "bounded within {:.0} ms (median {:.0}) of the first question, sockets took {:.0} ms, {median} questions a \
          node and {} at most, half-width {half:.1} us in the median and {widest:.1} at most, truth inside each, the daemon used \
          {:.1} ms of a processor ({:.0} nodes a second of it)",
@@ -108,7 +139,8 @@ fn start(
         questions[NODES - 1],
         cpu.as_secs_f64() * 1e3,
         f64::from(u32::try_from(NODES)?) / cpu.as_secs_f64(),
-    ))
+    );
+    Ok((told, settled))
 }
 
 fn unsettled(members: &[Member]) -> String {

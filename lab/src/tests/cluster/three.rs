@@ -212,29 +212,26 @@ fn order(ctx: &Context, a: &Node, b: &Node) -> anyhow::Result<String> {
     ))
 }
 
-/// Figure 4: the stamps of both nodes, of the first messages.
+/// Figure 4: the stamps of both nodes, seen from A's estimate, while what lies between them grows.
 fn picture(ctx: &Context, arrived: &[Vec<Stamp>; 2]) -> anyhow::Result<()> {
-    const SHOWN: usize = 40;
-    let began = arrived[0][0].1;
     let series = |name: &str, at: usize, of: fn(&Stamp) -> i64| Series {
         name: name.to_owned(),
         points: arrived[at]
             .iter()
-            .take(SHOWN)
+            .zip(&arrived[0])
+            .take(APART_US)
             .enumerate()
-            .map(|(n, stamps)| (n as f64, (of(stamps) - began) as f64 / 1e3))
+            .map(|(n, (stamps, of_a))| (n as f64, (of(stamps) - of_a.1) as f64 / 1e3))
             .collect(),
     };
     let all = vec![
         series("A, latest", 0, |stamps| stamps.2),
-        series("A, estimate", 0, |stamps| stamps.1),
+        series("B, latest", 1, |stamps| stamps.2),
         series("B, estimate", 1, |stamps| stamps.1),
         series("B, earliest", 1, |stamps| stamps.0),
     ];
-    let title = "Messages that A and B stamped in turn";
-    std::fs::write(
-        ctx.path("order.svg"),
-        lines(title, ["message", "global time, us"], all, false),
-    )?;
+    let title = "Where B's earliest is above A's latest, the order of two messages is known";
+    let axes = ["B's message is sent so many us after A's has arrived", "us after A's estimate"];
+    std::fs::write(ctx.path("order.svg"), lines(title, axes, all, false))?;
     Ok(())
 }
