@@ -48,6 +48,7 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
         host.wait_synchronized(10_000)?;
         members.push(host);
     }
+    let started = members.iter().map(start_ms).collect::<anyhow::Result<Vec<f64>>>()?;
     let mut readings = 0;
     let mut widest = 0;
     for host in &members {
@@ -79,10 +80,27 @@ pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
         readings += watch(host, Duration::from_secs(1))?.0;
     }
     Ok(format!(
-        "{MEMBERS} members, {readings} readings, truth inside each, +-{} us at most before the root ended; {}; {named}; {stranger}",
+        "{MEMBERS} members, {readings} readings, truth inside each, +-{} us at most before the root ended; bounds {:.0?} ms \
+         after a daemon's first word, which includes measuring its counter; {}; {named}; {stranger}",
         widest / 2000,
+        started,
         levels.join("; ")
     ))
+}
+
+/// From the daemon's first line in its log to its first bounds.
+fn start_ms(host: &Host) -> anyhow::Result<f64> {
+    let log = host.log_text();
+    // 2026-11-28T13:56:37.487278Z
+    let seconds = |word: &str| -> Option<f64> {
+        let line = log.lines().find(|line| line.contains(word))?;
+        let clock = line.split_once('T')?.1.split_once('Z')?.0;
+        clock.split(':').try_fold(0.0, |sum, part| Some(sum * 60.0 + part.parse::<f64>().ok()?))
+    };
+    let (first, bounds) = (seconds("INFO timevisord"), seconds("this host has bounds"));
+    let (first, bounds) = first.zip(bounds).with_context(|| format!("no such lines:\n{log}"))?;
+    // Over midnight, too.
+    Ok((bounds - first).rem_euclid(86_400.0) * 1e3)
 }
 
 /// A secret, as `timevisor cluster key` makes it.
