@@ -125,9 +125,16 @@ fn nominal() -> Period {
     Period::from_bits(Period::from_hz(1_000_000_000).map_or(1, Period::to_bits))
 }
 
+/// Rounded up: a timer never comes too early.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.ceil_nanos()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
 
+#[cfg(test)]
+mod property_tests;
 #[cfg(test)]
 mod succession_tests;

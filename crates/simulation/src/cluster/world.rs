@@ -9,7 +9,7 @@ use timevisor_cluster::mesh::Standing;
 use timevisor_cluster::node::{Answer, Event, Lead, Node, Origin, Question, Settings};
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
-use super::{Plan, Report, nominal};
+use super::{Plan, Report, nanos, nominal};
 use crate::random::Random;
 
 const ORIGIN: Origin = Origin { generation: 1, epoch: 7 };
@@ -489,9 +489,4 @@ fn truth(at: u64) -> Instant<Tai> {
 
 fn span(ns: u64) -> Duration {
     Duration::from_nanos(i64::try_from(ns).unwrap_or(i64::MAX))
-}
-
-/// Rounded up: a timer never comes too early.
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.ceil_nanos()).unwrap_or(u64::MAX)
 }
