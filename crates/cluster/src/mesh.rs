@@ -132,8 +132,8 @@ impl<A: Copy + PartialEq> Mesh<A> {
         let others: Vec<_> = others.filter_map(|(_, peer)| peer.facts.at(counter, rate)).collect();
         // Against one other nobody knows who is right, unless that one is trusted.
         let agreed = self.trusted_at(counter, rate).or_else(|| {
-            let liars = self.liars.min(others.len().saturating_sub(1) / 2);
-            let agreed = agree(&others, liars).filter(|_| others.len() >= 2);
+            // However few they are: one of two may lie.
+            let agreed = agree(&others, self.liars).filter(|_| others.len() >= 2);
             agreed.map(|agreement| agreement.interval)
         });
         own.zip(agreed).is_some_and(|(own, agreed)| own.intersect(&agreed).is_none())
@@ -150,12 +150,14 @@ impl<A: Copy + PartialEq> Mesh<A> {
     pub fn at(&self, counter: u64, rate: &RateLimits) -> Option<(Interval<Tai>, Standing)> {
         let all: Vec<_> =
             self.peers.iter().filter_map(|peer| peer.facts.at(counter, rate)).collect();
-        let liars = self.liars.min(all.len().saturating_sub(1) / 2);
-        let agreed = agree(&all, liars).map(|agreement| agreement.interval);
         if let Some(trusted) = self.trusted_at(counter, rate) {
+            // However few they are: a lie that could be true must not narrow what is certain.
+            let agreed = agree(&all, self.liars).map(|agreement| agreement.interval);
             let narrower = agreed.and_then(|agreed| agreed.intersect(&trusted));
             return Some((narrower.unwrap_or(trusted), Standing::Vouched));
         }
+        let liars = self.liars.min(all.len().saturating_sub(1) / 2);
+        let agreed = agree(&all, liars).map(|agreement| agreement.interval);
         let enough = all.len() > 2 * self.liars;
         let standing = if enough { Standing::Vouched } else { Standing::Told };
         agreed.map(|agreed| (agreed, standing))
@@ -268,6 +270,35 @@ mod tests {
         let (interval, standing) = mesh.at(1_100_000, &rate()).unwrap();
         assert!(interval.contains(truth(1_100_000)) && standing == Standing::Vouched);
         assert_eq!(mesh.hear('x', &said(2000, 500, 5), 1, &rate()), Heard::Named);
+    }
+
+    /// Its lie is inside of what the trusted one leaves open, so it could be true.
+    #[test]
+    fn who_may_lie_does_not_narrow_what_the_trusted_one_says() {
+        let mut mesh = Mesh::new(1, Some('r'));
+        mesh.hear('r', &said(1000, 0, 5), 0, &rate());
+        let alone = mesh.at(1_100_000, &rate()).unwrap().0;
+        mesh.hear('x', &said(1000, 32, 1), 1, &rate());
+        assert_eq!(mesh.at(1_100_000, &rate()), Some((alone, Standing::Vouched)));
+        // A second one does: not both lie.
+        mesh.hear('a', &said(1000, 0, 1), 1, &rate());
+        let (interval, _) = mesh.at(1_100_000, &rate()).unwrap();
+        assert!(interval.contains(truth(1_100_000)) && interval.width() < alone.width());
+    }
+
+    /// One of the two others may lie: what both leave open is no reason to name a third.
+    #[test]
+    fn a_liar_and_one_other_name_nobody() {
+        let mut mesh = Mesh::new(1, None);
+        mesh.hear('b', &said(1000, 0, 500), 1, &rate());
+        mesh.hear('x', &said(1000, 200, 5), 1, &rate());
+        for at in [1000, 2000, 3000] {
+            assert_eq!(mesh.hear('a', &said(at, 0, 5), 1, &rate()), Heard::Taken);
+        }
+        // Outside of all that anybody says, it is named.
+        for (at, heard) in [(1000, Heard::Outside), (2000, Heard::Named)] {
+            assert_eq!(mesh.hear('y', &said(at, 9000, 5), 1, &rate()), heard);
+        }
     }
 
     #[test]
