@@ -164,6 +164,21 @@ impl RateError {
         Self(self.0.saturating_add(other.0))
     }
 
+    /// The error of a clock that is off by at most this, as another one sees it that is off by at most
+    /// `other`: `(self + other) / (1 - other)`, rounded up; saturates. The sum would be too little: seen
+    /// from a clock that is slow, a fast one is faster still.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "saturated below 2^64")]
+    pub const fn against(self, other: Self) -> Self {
+        let sum = self.0 as u128 + other.0 as u128;
+        let rest = (1 << 64) - other.0 as u128;
+        if sum >= rest {
+            return Self(u64::MAX);
+        }
+        let bits = (sum << 64).div_ceil(rest);
+        Self(if bits > u64::MAX as u128 { u64::MAX } else { bits as u64 })
+    }
+
     /// This fraction of `value`, rounded up.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "a fraction below one of a u64 fits a u64")]
@@ -198,6 +213,19 @@ impl fmt::Debug for RateError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fast_clock_is_faster_still_seen_from_a_slow_one() {
+        let error = |ppm| RateError::from_ppm(ppm);
+        // (1 + 500e-6) / (1 - 500e-6) is 1 + 1000.50025e-6.
+        let both = error(500).against(error(500)).ppb();
+        assert!((both - 1_000_500.250_125).abs() < 1e-3, "{both}");
+        assert!(error(500).against(error(500)) > error(500).plus(error(500)));
+        assert_eq!(error(15).against(RateError::ZERO), error(15));
+        assert_eq!(RateError::ZERO.against(RateError::ZERO), RateError::ZERO);
+        let (half, most) = (RateError::from_bits(1 << 63), RateError::from_bits(u64::MAX));
+        assert_eq!((half.against(half), most.against(most)), (most, most));
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -115,7 +115,7 @@ impl Plan {
 
     /// Against a timeline that is another counter's, both may be off.
     fn limits(&self) -> RateLimits {
-        let rate = if self.succession.is_some() { self.rate.plus(self.rate) } else { self.rate };
+        let rate = if self.succession.is_some() { self.rate.against(self.rate) } else { self.rate };
         RateLimits::around(nominal(), rate)
     }
 }

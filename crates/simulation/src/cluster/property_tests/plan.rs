@@ -1,6 +1,6 @@
 //! What a random world is made of.
 
-use timevisor_time::{Duration, RateError};
+use timevisor_time::RateError;
 
 use super::{chance, log_range, pick};
 use crate::random::Random;
@@ -78,7 +78,7 @@ impl Plan {
 
     /// Against a timeline that is another counter's, both may be off.
     pub fn both(&self) -> RateError {
-        if self.own_timeline() { self.rate.plus(self.rate) } else { self.rate }
+        if self.own_timeline() { self.rate.against(self.rate) } else { self.rate }
     }
 
     pub fn lies_about_time(&self) -> bool {
@@ -143,8 +143,11 @@ impl Plan {
         }
     }
 
-    pub fn span(&self) -> Duration {
-        super::span(self.until_ns)
+    /// For people.
+    pub fn kind(&self) -> String {
+        let (nodes, roots) = (self.nodes, self.roots.len());
+        let trusted = if self.trusted.is_some() { "trusted" } else { "not trusted" };
+        format!("{nodes} hosts, {roots} roots, {trusted}, {} peers", self.peers)
     }
 }
 

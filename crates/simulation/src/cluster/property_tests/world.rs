@@ -4,7 +4,7 @@
 //! A host serves the interval of its node. timevisord serves its page's, which is inside of that.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use timevisor_cluster::children::Children;
@@ -45,8 +45,22 @@ struct Host {
     /// Whom it asked last.
     asked: Option<SocketAddr>,
     timer: u64,
+    /// Which boot this is, of all hosts' boots.
+    boot: u64,
+    /// Boots that it has heard, and the origins that they stated.
+    heard: BTreeSet<(u64, Origin)>,
     /// The last bounds that were judged: the origin, the counter, the interval.
     said: Option<(Option<Origin>, u64, Interval<Tai>)>,
+}
+
+/// A master of the cluster's own timeline.
+struct Leading {
+    /// Its counter, since when it is the timeline.
+    ticker: Ticker,
+    lead: Lead,
+    /// What it followed before, and whom it had heard.
+    before: Option<Origin>,
+    heard: BTreeSet<(u64, Origin)>,
 }
 
 enum What {
@@ -96,9 +110,7 @@ pub struct World {
     order: u64,
     now: u64,
     hosts: Vec<Host>,
-    /// Masters of the cluster's own timeline: whose counter it is, since when, and what the host had
-    /// followed before.
-    leads: BTreeMap<Origin, (Ticker, Lead, Option<Origin>)>,
+    leads: BTreeMap<Origin, Leading>,
     kept: Vec<(usize, SocketAddr, Vec<u8>)>,
     judged: Judged,
 }
@@ -210,7 +222,8 @@ impl World {
             let (counter, before) = (host.ticker.at(self.now), host.client.node().origin());
             let origin = host.client.lead(counter, self.dice.bits(), now);
             if let Some(lead) = host.client.node().leads() {
-                self.leads.insert(origin, (host.ticker.clone(), lead, before));
+                let (ticker, heard) = (host.ticker.clone(), host.heard.clone());
+                self.leads.insert(origin, Leading { ticker, lead, before, heard });
             }
         }
         let host = &mut self.hosts[index];
@@ -391,6 +404,7 @@ impl World {
             return;
         }
         let own = self.plan.own_timeline();
+        let boot = self.hosts.get(host_at(from)).map(|host| host.boot);
         let host = &mut self.hosts[index];
         let Some(query) = host.client.waits_for(from) else {
             self.judged.unasked += 1;
@@ -400,6 +414,12 @@ impl World {
         let said = query.read(bytes, about);
         self.judged.strays += u64::from(said.is_err());
         let counter = host.ticker.at(self.now);
+        if let Ok(said) = &said
+            && said.intervals.is_some()
+            && let Some(boot) = boot
+        {
+            host.heard.insert((boot, said.origin));
+        }
         let tai = |time: Instant<Utc>| {
             Some(if own { time_of(time) } else { (time + LEAP).relabel() })
         };
@@ -422,7 +442,8 @@ impl World {
         if !self.plan.own_timeline() {
             return Some(utc(at));
         }
-        let (ticker, lead, _) = self.leads.get(&self.hosts[index].client.node().origin()?)?;
+        let Leading { ticker, lead, .. } =
+            self.leads.get(&self.hosts[index].client.node().origin()?)?;
         Some(lead.time + nominal().span(ticker.at(at).wrapping_sub(lead.counter)))
     }
 
@@ -478,12 +499,21 @@ impl World {
             }
             return;
         }
-        let predecessor = origin.and_then(|origin| self.leads.get(&origin)).map(|lead| lead.2);
         self.judged.crossings += 1;
-        if predecessor == Some(before) && middle(&interval) < middle(&earlier) {
-            let back = middle(&earlier) - middle(&interval);
-            self.judged.backward += 1;
-            self.wrong(index, &format!("its estimate went back by {back} to {origin:?}"));
+        let boot = host.boot;
+        let Some((leading, before)) = origin.and_then(|to| self.leads.get(&to)).zip(before) else {
+            return;
+        };
+        // The successor begins where it does for the sake of those whom it has heard.
+        let provided = leading.before == Some(before) && leading.heard.contains(&(boot, before));
+        let back = middle(&earlier) - interval.latest();
+        self.judged.provided += u64::from(provided);
+        if back.is_negative() {
+            return;
+        }
+        self.judged.backward += 1;
+        if provided {
+            self.wrong(index, &format!("its estimate went back by {back}"));
         }
     }
 
@@ -551,6 +581,8 @@ fn boot(plan: &Plan, index: usize, dice: &mut Random, now: u64) -> Host {
         busy_until: now,
         asked: None,
         timer: 0,
+        boot: dice.bits(),
+        heard: BTreeSet::new(),
         said: None,
     }
 }
