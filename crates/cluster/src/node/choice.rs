@@ -123,11 +123,14 @@ impl<A: Copy + Ord> Node<A> {
         here.into_iter().chain(lost).take(self.settings.peers).collect()
     }
 
-    /// Each of the peers in turn, and now and then somebody who was lost.
+    /// Each of the peers in turn, and now and then somebody who was lost, or is none of them.
     pub(super) fn whose_turn(&self) -> Option<A> {
         let peers = self.peers();
-        let (_, lost) = self.here_and_lost();
-        let away: Vec<A> = lost.into_iter().filter(|at| !peers.contains(at)).collect();
+        let (here, lost) = self.here_and_lost();
+        // Two parts of a cluster that were cut off from each other meet again only where somebody asks
+        // across: on the cluster's own timeline that is everybody's business.
+        let others = here.into_iter().filter(|_| self.succession.is_some());
+        let away: Vec<A> = others.chain(lost).filter(|at| !peers.contains(at)).collect();
         let again = self.turn.is_multiple_of(RETRY) && !away.is_empty();
         let (among, turn) = if again { (&away, self.turn / RETRY) } else { (&peers, self.turn) };
         among.get(turn % among.len().max(1)).copied()
