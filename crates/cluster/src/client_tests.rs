@@ -283,3 +283,57 @@ fn a_seed_that_does_not_answer_costs_time_only() {
     assert!(events.is_empty() || events == [Event::Vouches]);
     assert!(patient.questions() >= 2);
 }
+
+/// Runs for some seconds.
+fn run_for(
+    client: &mut Client,
+    servers: &mut [(&str, Server)],
+    seconds: i64,
+) -> Vec<Event<SocketAddr>> {
+    (0..seconds).flat_map(|second| run_from(client, servers, second * 1_000_000_000)).collect()
+}
+
+#[test]
+fn a_dead_first_seed_keeps_nobody_from_vouching() {
+    let seeds = ["127.0.0.1:1001", "127.0.0.1:1002"];
+    for dead in seeds {
+        let mut client = client(&seeds);
+        let mut servers: Vec<_> = seeds
+            .into_iter()
+            .filter(|seed| *seed != dead)
+            .map(|seed| (seed, server("lab")))
+            .collect();
+        assert_eq!(run_for(&mut client, &mut servers, 4), [Event::Vouches], "{dead}");
+        let heard: Vec<_> = client.node().heard().collect();
+        assert_eq!(heard, [at(servers[0].0)]);
+    }
+}
+
+/// A full server refers to whom it was told of: to the asker itself, to a host of another cluster, to
+/// one without any cluster, and to one that is not there.
+#[test]
+fn bad_referrals_cost_questions_only() {
+    let [seed, other, plain] = ["127.0.0.1:1001", "127.0.0.1:1002", "127.0.0.1:1003"];
+    let own = "127.0.0.1:123";
+    for referred in [own, other, plain, "127.0.0.1:7777"] {
+        let mut children = Children::new(1, Duration::from_secs(600));
+        children.asked(at(referred), Asker::Serving, Duration::ZERO);
+        let full = server_with("lab", children);
+        let unclustered =
+            Server::new(Config { rate_interval: Duration::ZERO, ..Config::default() }, 1).unwrap();
+        let mut servers = [(seed, full), (other, server("other")), (plain, unclustered)];
+        let mut client = client_with_peers(&[seed], 3);
+        let events = run_for(&mut client, &mut servers, 10);
+        assert_eq!(events, [Event::Vouches], "{referred}");
+        assert_eq!(client.node().heard().collect::<Vec<_>>(), [at(seed)], "{referred}");
+        let refused: Vec<_> = client.refusals().collect();
+        match referred {
+            _ if [other, plain].contains(&referred) => {
+                assert_eq!(refused, [(at(referred), Refused::NoSuchCluster)]);
+            }
+            _ => assert_eq!(refused, []),
+        }
+        let (interval, _) = client.node().at(10_000_000_000).unwrap();
+        assert!(interval.contains((utc(10_000_000_000) + LEAP).relabel()), "{referred}");
+    }
+}

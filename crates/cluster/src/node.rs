@@ -48,6 +48,9 @@ const WAITS: u32 = 6;
 /// The first pause after everybody was asked in vain; doubled up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
+/// Referrals are followed while pauses have not become longer than this: when two rounds were in vain, a
+/// full server that answers is better than those it names.
+const LONGEST_REFERRED_PAUSE: Duration = Duration::from_millis(200);
 /// Servers that are remembered: peers, and who may be asked instead of them.
 const MOST_KNOWN: usize = 64;
 
@@ -253,7 +256,8 @@ impl<A: Copy + Ord> Node<A> {
         self.width = self.at(said.received).map_or(Duration::MAX, |(interval, _)| interval.width());
         match self.state {
             State::Asking(burst) if burst.server == from => {
-                let refers = burst.settle.answers() == 0 && self.asker() == Asker::New;
+                let is_new = burst.settle.answers() == 0 && self.asker() == Asker::New;
+                let refers = is_new && self.pause <= LONGEST_REFERRED_PAUSE;
                 let other = if refers { self.one_of(&answer.others) } else { None };
                 if let Some(other) = other {
                     self.tried.push(from);
