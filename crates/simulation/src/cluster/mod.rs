@@ -19,7 +19,7 @@ use timevisor_time::{Duration, Period, RateError};
 
 use timevisor_estimate::RateLimits;
 
-pub use report::{Level, Report, quantile};
+pub use report::{Level, Naming, Report, quantile};
 pub use world::World;
 
 /// One direction of all links.
@@ -44,6 +44,19 @@ impl Link {
     pub const WAN: Self = Self { minimum_ns: 1_000_000, queueing_ns: 300_000, loss: 0.0 };
 }
 
+/// How a liar's clock is off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// Always, by the same.
+    Constant,
+    /// By the same after this moment, and right before.
+    Since(Duration),
+    /// By that much more each second.
+    Ramp,
+    /// Ahead for every second node that asks, and behind for the others.
+    TwoFaced,
+}
+
 /// A cluster to simulate.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
@@ -51,6 +64,8 @@ pub struct Plan {
     pub nodes: u32,
     /// Addresses that every node knows at first: the root, and the nodes after it.
     pub seeds: u32,
+    /// The first of these addresses; 1 where the root is not among them, and seeds alone know it.
+    pub first_seed: u32,
     /// All links.
     pub link: Link,
     /// How long a server works on one question, ns.
@@ -69,6 +84,12 @@ pub struct Plan {
     pub liars: usize,
     /// One of the nodes whose clock is off by this, ns, and which vouches for it.
     pub liar: Option<(u32, i64)>,
+    /// How it is off.
+    pub lie: Lie,
+    /// Nodes from the first on that know the time by themselves, where no node is master.
+    pub roots: u32,
+    /// The first of these is believed alone.
+    pub trusted: bool,
     /// The cluster has a timeline of its own: no node is its root at first, and this decides who leads.
     /// Without it, node 0 is the root, for good.
     pub succession: Option<succession::Settings>,
@@ -78,6 +99,8 @@ pub struct Plan {
     pub cut: Option<(Duration, Duration, u32)>,
     /// The share of nodes that start anew once, at a random moment of the first second.
     pub restarts: f64,
+    /// One of the nodes whose counter is fast by this, ppb, whatever `rate` says.
+    pub fast: Option<(u32, i64)>,
     /// Counters are off by up to this.
     pub rate: RateError,
     /// Nodes that are no seeds start at random moments up to this one; seeds start at 0.
@@ -94,6 +117,7 @@ impl Plan {
         Self {
             nodes,
             seeds: 1,
+            first_seed: 0,
             link,
             service_ns: 2_000,
             burst: settle::Limits { wanted: None, most: 8 },
@@ -103,6 +127,10 @@ impl Plan {
             poll: Duration::from_secs(1),
             liars: 0,
             liar: None,
+            lie: Lie::Constant,
+            fast: None,
+            roots: 1,
+            trusted: true,
             succession: None,
             deaths: Vec::new(),
             cut: None,
@@ -111,6 +139,11 @@ impl Plan {
             start: Duration::ZERO,
             until: Duration::from_secs(10),
         }
+    }
+
+    /// Nodes that ask nobody.
+    fn masters(&self) -> u32 {
+        if self.succession.is_some() { 0 } else { self.roots }
     }
 
     /// Against a timeline that is another counter's, both may be off.
@@ -135,6 +168,10 @@ fn nanos(span: Duration) -> u64 {
 mod tests;
 
 #[cfg(test)]
+mod disagreement_tests;
+#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
 mod succession_tests;
+#[cfg(test)]
+mod width_tests;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use timevisor_cluster::node::Origin;
 use timevisor_time::Duration;
 
 use super::world::Vouched;
@@ -36,6 +37,21 @@ impl Level {
     }
 }
 
+/// A node that found another one to lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Naming {
+    /// Who says so, of whom.
+    pub by: u32,
+    /// See `by`.
+    pub named: u32,
+    /// When, ns.
+    pub at: u64,
+    /// When it was first heard, ns, and how many answers it has given until then.
+    pub heard: u64,
+    /// See `heard`.
+    pub answers: u32,
+}
+
 /// What a cluster did.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
@@ -57,12 +73,24 @@ pub struct Report {
     pub outside: u64,
     /// Who named whom as a liar.
     pub named: Vec<(u32, u32)>,
+    /// The same, with more.
+    pub namings: Vec<Naming>,
+    /// Who heard the liar, first when, ns, and how often.
+    pub heard_liar: Vec<(u32, u64, u32)>,
     /// Nodes that became master, when, ns, and the generation of their origin.
     pub masters: Vec<(u32, u64, u32)>,
     /// How often an estimate was below an earlier one of the same node.
     pub backward: u64,
-    /// Origins that nodes have at the end.
+    /// Origins that nodes have at the end, and the greatest of them.
     pub origins_at_end: usize,
+    /// See `origins_at_end`.
+    pub last_origin: Option<Origin>,
+    /// Who vouched for bounds without the truth, and when, ns.
+    pub wrong: Vec<(u32, u64)>,
+    /// Nodes that said that their origin is another one, and when, ns.
+    pub changes: Vec<(u32, u64)>,
+    /// How often one changed without that.
+    pub silent_changes: u64,
 }
 
 impl Report {
@@ -77,9 +105,15 @@ impl Report {
             judged: 0,
             outside: 0,
             named: Vec::new(),
+            namings: Vec::new(),
+            heard_liar: Vec::new(),
             masters: Vec::new(),
             backward: 0,
             origins_at_end: 0,
+            last_origin: None,
+            wrong: Vec::new(),
+            changes: Vec::new(),
+            silent_changes: 0,
         }
     }
 

@@ -9,7 +9,7 @@ use timevisor_cluster::mesh::Standing;
 use timevisor_cluster::node::{Answer, Event, Lead, Node, Origin, Question, Settings};
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
-use super::{Plan, Report, nanos, nominal};
+use super::{Lie, Naming, Plan, Report, nanos, nominal};
 use crate::random::Random;
 
 const ORIGIN: Origin = Origin { generation: 1, epoch: 7 };
@@ -45,6 +45,8 @@ struct Host {
     asked: u32,
     vouched: Option<Vouched>,
     served: u64,
+    /// When the liar first answered it, and how often it has.
+    liar: Option<(u64, u32)>,
 }
 
 /// When a node first vouched for bounds since its start, and for which.
@@ -120,7 +122,7 @@ pub struct World {
     order: u64,
     now: u64,
     hosts: Vec<Host>,
-    named: Vec<(u32, u32)>,
+    named: Vec<Naming>,
     outside: u64,
     judged: u64,
     messages: u64,
@@ -128,6 +130,11 @@ pub struct World {
     leads: BTreeMap<Origin, (Ticker, Lead)>,
     masters: Vec<(u32, u64, u32)>,
     backward: u64,
+    /// Who vouched for bounds without the truth, and when.
+    wrong: Vec<(u32, u64)>,
+    /// Nodes that said that their origin is another one, and how often one changed without that.
+    changes: Vec<(u32, u64)>,
+    silent_changes: u64,
 }
 
 impl World {
@@ -153,8 +160,14 @@ impl World {
             asked: 0,
             vouched: None,
             served: 0,
+            liar: None,
         });
-        let hosts = hosts.collect();
+        let mut hosts: Vec<Host> = hosts.collect();
+        if let Some((index, ppb)) = plan.fast
+            && let Some(host) = hosts.get_mut(index as usize)
+        {
+            host.ticker.ppb = ppb;
+        }
         let mut world = Self {
             plan: plan.clone(),
             random,
@@ -169,6 +182,9 @@ impl World {
             leads: BTreeMap::new(),
             masters: Vec::new(),
             backward: 0,
+            wrong: Vec::new(),
+            changes: Vec::new(),
+            silent_changes: 0,
         };
         let start = nanos(plan.start) as f64;
         for (index, at, back) in &plan.deaths {
@@ -177,7 +193,7 @@ impl World {
                 world.push(nanos(*back), *index, What::Restart);
             }
         }
-        let first = u32::from(plan.succession.is_none());
+        let first = plan.masters();
         for index in first..plan.nodes {
             // The seeds are first: whoever starts a million hosts starts their servers before.
             let is_seed = index < plan.seeds;
@@ -188,10 +204,10 @@ impl World {
                 world.push(at, index, What::Restart);
             }
         }
-        if plan.succession.is_none() {
-            // The root answers as a server does, and asks nobody.
-            let root = world.node(ROOT, Vec::new());
-            world.hosts[0].node = Some(root);
+        for index in 0..first {
+            // A root answers as a server does, and asks nobody.
+            let root = world.node(index, Vec::new());
+            world.hosts[index as usize].node = Some(root);
         }
         world
     }
@@ -206,7 +222,7 @@ impl World {
             peers: plan.peers,
             poll: plan.poll,
             liars: plan.liars,
-            trusted: plan.succession.is_none().then_some(ROOT),
+            trusted: (plan.trusted && plan.masters() > 0).then_some(ROOT),
             succession: plan.succession,
             rate: plan.limits(),
             nominal: nominal(),
@@ -217,10 +233,11 @@ impl World {
 
     fn boot(&mut self, index: u32, at: u64) {
         self.now = at;
-        let seeds = (0..self.plan.seeds.min(self.plan.nodes)).collect();
+        let seeds = (self.plan.first_seed..self.plan.seeds.min(self.plan.nodes)).collect();
         let node = self.node(index, seeds);
         self.hosts[index as usize].node = Some(node);
-        self.hosts[index as usize].vouched = None;
+        let host = &mut self.hosts[index as usize];
+        (host.vouched, host.liar) = (None, None);
         self.push(at, index, What::Timer);
     }
 
@@ -232,6 +249,23 @@ impl World {
     /// Runs to the plan's end.
     pub fn run(&mut self) {
         self.run_with(|_| ());
+    }
+
+    /// Runs until this moment; [`Self::run`] goes on.
+    pub fn run_until(&mut self, until: Duration) {
+        let end = nanos(until);
+        while self.queue.peek().is_some_and(|Reverse(entry)| entry.at <= end) {
+            let Some(Reverse(entry)) = self.queue.pop() else { break };
+            self.now = entry.at;
+            self.handle(entry);
+        }
+        self.now = end;
+    }
+
+    /// The origin that each node follows.
+    #[must_use]
+    pub fn origins(&self) -> Vec<Option<Origin>> {
+        self.hosts.iter().map(|host| host.node.as_ref()?.origin()).collect()
     }
 
     /// Runs to the plan's end, and says now and then how far it is.
@@ -348,10 +382,11 @@ impl World {
         let left = host.busy_until.max(arrived) + service;
         host.busy_until = left;
         host.served += 1;
-        let (at_arrival, at_departure) = (self.clock(index, arrived), self.clock(index, left));
+        let (at_arrival, at_departure) =
+            (self.clock(index, from, arrived), self.clock(index, from, left));
         let Some(node) = &mut self.hosts[index as usize].node else { return };
         let others = node.asked(from, asker, span(arrived));
-        let is_root = index == ROOT && self.plan.succession.is_none();
+        let is_root = index < self.plan.masters();
         let level = if is_root { 0 } else { node.level().unwrap_or(u8::MAX) };
         let silence = node.silence(span(arrived));
         let own = node.origin().unwrap_or(Origin { generation: 0, epoch: 0 });
@@ -367,15 +402,24 @@ impl World {
         self.now = before;
     }
 
-    /// What a node says of the time at this moment.
-    fn clock(&self, index: u32, at: u64) -> Option<(Interval<Tai>, Standing)> {
+    /// What a node says of the time at this moment, to this one.
+    fn clock(&self, index: u32, to: u32, at: u64) -> Option<(Interval<Tai>, Standing)> {
         if let Some((liar, off_ns)) = self.plan.liar
             && liar == index
         {
-            let wrong = truth(at) + Duration::from_nanos(off_ns);
-            return Some((Interval::around(wrong, Duration::from_nanos(100)), Standing::Vouched));
+            let off = Duration::from_nanos(off_ns);
+            let off = match self.plan.lie {
+                Lie::Constant => off,
+                Lie::Since(moment) if span(at) < moment => Duration::ZERO,
+                Lie::Since(_) => off,
+                Lie::Ramp => Duration::from_secs_f64(off.as_secs_f64() * span(at).as_secs_f64()),
+                Lie::TwoFaced if to.is_multiple_of(2) => off,
+                Lie::TwoFaced => Duration::ZERO - off,
+            };
+            let wrong = Interval::around(truth(at) + off, Duration::from_nanos(100));
+            return Some((wrong, Standing::Vouched));
         }
-        if index == ROOT && self.plan.succession.is_none() {
+        if index < self.plan.masters() {
             return Some((Interval::around(truth(at), Duration::ZERO), Standing::Vouched));
         }
         let host = &self.hosts[index as usize];
@@ -394,8 +438,16 @@ impl World {
         host.question += 1;
         if let Some(said) = &mut answer.said {
             said.received = received;
+            if self.plan.liar.is_some_and(|(liar, _)| liar == from) {
+                let (_, answers) = host.liar.get_or_insert((self.now, 0));
+                *answers += 1;
+            }
         }
+        let origin = node.origin();
         let events = node.answered(from, &answer, now);
+        let changed = origin.is_some() && node.origin() != origin;
+        let said_anew = events.contains(&Event::BeganAnew);
+        self.silent_changes += u64::from(changed != said_anew);
         self.happened(index, received, events);
         self.judge(index);
         self.timer(index);
@@ -412,8 +464,13 @@ impl World {
                     let at = self.now;
                     host.vouched = found.map(|(level, width)| Vouched { at, level, width });
                 }
-                Event::Named(liar) => self.named.push((index, liar)),
-                Event::BeganAnew | Event::Stranger(_) => {}
+                Event::Named(named) => {
+                    let (heard, answers) = host.liar.unwrap_or((self.now, 0));
+                    let naming = Naming { by: index, named, at: self.now, heard, answers };
+                    self.named.push(naming);
+                }
+                Event::BeganAnew => self.changes.push((index, self.now)),
+                Event::Stranger(_) => {}
             }
         }
     }
@@ -421,11 +478,17 @@ impl World {
     /// Whether what a node vouches for holds the truth.
     fn judge(&mut self, index: u32) {
         let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == index);
-        let Some((interval, Standing::Vouched)) = self.clock(index, self.now) else { return };
+        let Some((interval, Standing::Vouched)) = self.clock(index, index, self.now) else {
+            return;
+        };
         if !is_liar {
             self.judged += 1;
             let truth = self.truth_for(index);
-            self.outside += u64::from(!truth.is_some_and(|truth| interval.contains(truth)));
+            let outside = !truth.is_some_and(|truth| interval.contains(truth));
+            self.outside += u64::from(outside);
+            if outside {
+                self.wrong.push((index, self.now));
+            }
             let host = &mut self.hosts[index as usize];
             let said = middle(&interval);
             let before = host.said.replace(said);
@@ -461,7 +524,7 @@ impl World {
     #[must_use]
     pub fn report(&mut self) -> Report {
         let mut report = Report::new(self.plan.nodes);
-        let first = u32::from(self.plan.succession.is_none());
+        let first = self.plan.masters();
         for index in first..self.plan.nodes {
             self.judge(index);
             let host = &self.hosts[index as usize];
@@ -472,12 +535,20 @@ impl World {
         report.busiest = self.hosts.iter().map(|host| host.served).max().unwrap_or(0);
         (report.messages, report.judged, report.outside) =
             (self.messages, self.judged, self.outside);
-        report.named.clone_from(&self.named);
+        report.named = self.named.iter().map(|naming| (naming.by, naming.named)).collect();
+        report.namings.clone_from(&self.named);
+        let hosts = (0..).zip(&self.hosts);
+        let heard = hosts.filter_map(|(index, host)| host.liar.map(|(at, n)| (index, at, n)));
+        report.heard_liar = heard.collect();
         report.masters.clone_from(&self.masters);
         report.backward = self.backward;
         let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
         let origins: BTreeSet<_> = nodes.filter_map(Node::origin).collect();
         report.origins_at_end = origins.len();
+        report.last_origin = origins.last().copied();
+        report.wrong.clone_from(&self.wrong);
+        report.changes.clone_from(&self.changes);
+        report.silent_changes = self.silent_changes;
         report.finish();
         report
     }

@@ -60,6 +60,8 @@ pub struct Plan {
     pub replayed: f64,
     pub truncated: f64,
     pub service_ns: Vec<u64>,
+    /// From reading the counter until a question leaves, at most.
+    pub stamped_ns: u64,
     pub rate: RateError,
     pub peers: usize,
     pub poll_ns: u64,
@@ -113,7 +115,8 @@ impl Plan {
             may_lie || !of_time
         });
         let missing = if chance(dice, 0.5) { dice.uniform() * 0.5 } else { 0.0 };
-        let nearest = log_range(dice, 1_000, 1_000_000);
+        // Some hosts are so near that nothing but rounding is left to be wrong by.
+        let nearest = log_range(dice, 10, 1_000_000);
         let rough = log_range(dice, 2, 30);
         let paths = paths(dice, nodes, missing, nearest, rough);
         let poll_ns = log_range(dice, 100_000_000, 2_000_000_000);
@@ -130,6 +133,7 @@ impl Plan {
             late: dice.uniform() * 0.2,
             replayed: dice.uniform() * 0.2,
             truncated: if chance(dice, 0.2) { 0.02 } else { 0.0 },
+            stamped_ns: if chance(dice, 0.5) { 1 } else { log_range(dice, 10, 50_000) },
             service_ns: (0..nodes).map(|_| service(dice)).collect(),
             rate: RateError::from_ppm([1, 15, 15, 100, 500][pick(dice, 5)]),
             peers: if liars > 0 { 3 + pick(dice, 4) } else { pick(dice, 6) },
@@ -226,7 +230,11 @@ fn seeds(
 }
 
 fn service(dice: &mut Random) -> u64 {
-    if chance(dice, 0.1) { log_range(dice, 100_000, 20_000_000) } else { log_range(dice, 500, 50_000) }
+    if chance(dice, 0.1) {
+        log_range(dice, 100_000, 20_000_000)
+    } else {
+        log_range(dice, 500, 50_000)
+    }
 }
 
 fn deaths(dice: &mut Random, hosts: &[usize], until: u64) -> Vec<(usize, u64, Option<u64>)> {

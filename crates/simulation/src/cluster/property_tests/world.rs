@@ -14,9 +14,7 @@ use timevisor_cluster::node::{Event, Lead, Node, Origin, Settings};
 use timevisor_cluster::wire::{Random as Bytes, stamp_of, time_of};
 use timevisor_cluster::{settle, succession};
 use timevisor_estimate::RateLimits;
-use timevisor_protocols::ntp::precise::{
-    Bounds, Errors, Name, RateLimits as WireRate, Status,
-};
+use timevisor_protocols::ntp::precise::{Bounds, Errors, Name, RateLimits as WireRate, Status};
 use timevisor_protocols::ntp::server::{
     Action, Cluster, Config, OwnTimeline, PreciseTime, ServedClock, ServedTime, Server,
     Unsynchronized,
@@ -65,9 +63,20 @@ struct Leading {
 
 enum What {
     Timer,
-    Question { from: usize, bytes: Vec<u8> },
-    Serve { from: usize, bytes: Vec<u8>, arrived: Option<Told>, silence: Option<Duration> },
-    Answer { from: SocketAddr, bytes: Vec<u8> },
+    Question {
+        from: usize,
+        bytes: Vec<u8>,
+    },
+    Serve {
+        from: usize,
+        bytes: Vec<u8>,
+        arrived: Option<Told>,
+        silence: Option<Duration>,
+    },
+    Answer {
+        from: SocketAddr,
+        bytes: Vec<u8>,
+    },
     Restart,
     Death,
     /// Everybody is judged.
@@ -233,7 +242,7 @@ impl World {
             // cannot be sent has no stamp.
             if !chance(&mut self.dice, 0.01) {
                 host.client.sent(host.ticker.at(self.now));
-                let late = self.dice.bits() % 20_000;
+                let late = self.dice.bits() % self.plan.stamped_ns;
                 let what = |bytes| What::Question { from: index, bytes };
                 self.send(index, host_at(server), late, &bytes, what);
             }
@@ -420,9 +429,8 @@ impl World {
         {
             host.heard.insert((boot, said.origin));
         }
-        let tai = |time: Instant<Utc>| {
-            Some(if own { time_of(time) } else { (time + LEAP).relabel() })
-        };
+        let tai =
+            |time: Instant<Utc>| Some(if own { time_of(time) } else { (time + LEAP).relabel() });
         let events = host.client.heard(from, said, counter, tai, span(self.now));
         for event in events {
             let Event::Named(named) = event else { continue };
@@ -493,7 +501,8 @@ impl World {
         let aged = timevisor_cluster::facts::aged(earlier, at, counter, &rate);
         if before == origin {
             // A host that may be a liar's victim drops what a liar has said.
-            let nested = aged.earliest() <= interval.earliest() && interval.latest() <= aged.latest();
+            let nested =
+                aged.earliest() <= interval.earliest() && interval.latest() <= aged.latest();
             if self.plan.liars == 0 && !nested {
                 self.wrong(index, "its bounds became wider, more than by age");
             }
