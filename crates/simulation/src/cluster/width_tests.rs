@@ -120,7 +120,7 @@ impl Model {
                 if least >= best {
                     break;
                 }
-                let count = (number + 1e6) as i64 as u64;
+                let count = number.to_bits();
                 let late =
                     self.draw([host.id ^ (side << 60), peer.id, count]).exponential() * self.q;
                 best = best.min(least + late + self.end(peer, side, at));

@@ -409,9 +409,8 @@ impl World {
         {
             let off = Duration::from_nanos(off_ns);
             let off = match self.plan.lie {
-                Lie::Constant => off,
                 Lie::Since(moment) if span(at) < moment => Duration::ZERO,
-                Lie::Since(_) => off,
+                Lie::Constant | Lie::Since(_) => off,
                 Lie::Ramp => Duration::from_secs_f64(off.as_secs_f64() * span(at).as_secs_f64()),
                 Lie::TwoFaced if to.is_multiple_of(2) => off,
                 Lie::TwoFaced => Duration::ZERO - off,

@@ -194,14 +194,13 @@ fn paths(
         Path { minimum_ns, queueing_ns: log_range(dice, minimum_ns / 20 + 1, minimum_ns * 2) }
     };
     let mut paths = vec![vec![None; nodes]; nodes];
-    for first in 0..nodes {
-        for second in first + 1..nodes {
-            // Half of those that are missing are missing in one direction only.
-            let (both, one) = (chance(dice, missing / 2.0), chance(dice, missing / 2.0));
-            let there = chance(dice, 0.5);
-            paths[first][second] = (!both && !(one && there)).then(|| path(dice));
-            paths[second][first] = (!both && (!one || there)).then(|| path(dice));
-        }
+    let pairs = (0..nodes).flat_map(|first| (0..first).map(move |second| (first, second)));
+    for (first, second) in pairs {
+        // Half of those that are missing are missing in one direction only.
+        let (both, one) = (chance(dice, missing / 2.0), chance(dice, missing / 2.0));
+        let (there, back) = if chance(dice, 0.5) { (!one, true) } else { (true, !one) };
+        paths[first][second] = (there && !both).then(|| path(dice));
+        paths[second][first] = (back && !both).then(|| path(dice));
     }
     paths
 }
