@@ -25,7 +25,7 @@ use plan::Plan;
 use world::World;
 
 /// Bounds that an ordinary test run judges.
-const BOUNDS: u64 = 100_000;
+const BOUNDS: u64 = 300_000;
 
 /// What random worlds have shown so far.
 #[derive(Clone, Debug, Default)]

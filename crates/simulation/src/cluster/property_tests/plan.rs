@@ -107,7 +107,9 @@ impl Plan {
         let roots: Vec<_> = hosts.iter().take(roots).map(|at| root(dice, *at)).collect();
         let trusted = roots.first().filter(|_| trusted).map(|(root, ..)| *root);
         let liar = *hosts.get(pick(dice, nodes)).unwrap_or(&0);
-        let mut liar = (trusted != Some(liar)).then(|| (liar, lie(dice)));
+        // Some hosts are so near that nothing but rounding is left to be wrong by.
+        let (nearest, rough) = (log_range(dice, 10, 1_000_000), log_range(dice, 2, 30));
+        let mut liar = (trusted != Some(liar)).then(|| (liar, lie(dice, nearest * rough)));
         let may_lie = liars > 0 && chance(dice, 0.8);
         // Without any that may lie, false levels and referrals must not hurt all the same.
         liar = liar.filter(|(_, lie)| {
@@ -115,9 +117,6 @@ impl Plan {
             may_lie || !of_time
         });
         let missing = if chance(dice, 0.5) { dice.uniform() * 0.5 } else { 0.0 };
-        // Some hosts are so near that nothing but rounding is left to be wrong by.
-        let nearest = log_range(dice, 10, 1_000_000);
-        let rough = log_range(dice, 2, 30);
         let paths = paths(dice, nodes, missing, nearest, rough);
         let poll_ns = log_range(dice, 100_000_000, 2_000_000_000);
         let until_ns = poll_ns * 15 + if own_timeline { 40_000_000_000 } else { 2_000_000_000 };
@@ -166,9 +165,12 @@ fn root(dice: &mut Random, at: usize) -> (usize, u64, u64) {
     (at, error(), error())
 }
 
-fn lie(dice: &mut Random) -> Lie {
+/// The longest path has this minimum, ns. Lies that are about as large could be true for some.
+fn lie(dice: &mut Random, longest: u64) -> Lie {
     let sign = if chance(dice, 0.5) { 1 } else { -1 };
-    let offset = sign * i64::try_from(log_range(dice, 100, 50_000_000)).unwrap_or(0);
+    let (low, high) =
+        if chance(dice, 0.6) { (longest / 10, longest * 2) } else { (100, 50_000_000) };
+    let offset = sign * i64::try_from(log_range(dice, low, high)).unwrap_or(0);
     match pick(dice, 9) {
         0..3 => Lie::Offset(offset),
         3 => Lie::Ramp(offset / 4),
