@@ -10,6 +10,9 @@
 //! passed on as hearsay only ([`Standing::Told`]). As long as no more than that many lie, nobody
 //! honest ever vouches for bounds without the truth: whoever does has heard as many who vouch.
 //!
+//! Where more peers than may lie contradict what they said before, it is this node's counter that does not keep
+//! its limits, or all is possible: nobody is named then, and nothing is vouched for.
+//!
 //! A peer outside of what the others agree on is named when that was so for [`PATIENCE`] of its own
 //! answers in a row, and not asked again.
 
@@ -21,6 +24,9 @@ use crate::facts::{Facts, Statement};
 
 /// Answers outside of what the others agree on until a peer is named.
 pub const PATIENCE: u32 = 2;
+
+/// Answers in a row that agree with those before, until a peer's contradiction is forgotten.
+const FORGIVEN_AFTER: u32 = 64;
 
 /// What bounds are worth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,6 +47,8 @@ struct Peer<A> {
     trusted: bool,
     /// Its answers in a row that were outside.
     outside: u32,
+    /// It has contradicted itself; so many answers without another contradiction end that.
+    doubted: u32,
     named: bool,
 }
 
@@ -94,7 +102,15 @@ impl<A: Copy + PartialEq> Mesh<A> {
             Some(index) => index,
             None => {
                 let facts = Facts::default();
-                self.peers.push(Peer { at: from, facts, level, trusted, outside: 0, named: false });
+                self.peers.push(Peer {
+                    at: from,
+                    facts,
+                    level,
+                    trusted,
+                    outside: 0,
+                    doubted: 0,
+                    named: false,
+                });
                 self.peers.len() - 1
             }
         };
@@ -106,6 +122,12 @@ impl<A: Copy + PartialEq> Mesh<A> {
         if !consistent {
             // Its clock changed: what it said before is as doubtful as what it says now.
             self.peers[index].facts = Facts::default();
+        }
+        let doubted = &mut self.peers[index].doubted;
+        *doubted = if consistent { doubted.saturating_sub(1) } else { FORGIVEN_AFTER };
+        if self.counter_is_doubted() {
+            self.peers.iter_mut().for_each(|peer| peer.outside = 0);
+            return Heard::Outside;
         }
         let outside = !consistent || self.is_outside(index, said.received, rate);
         let peer = &mut self.peers[index];
@@ -120,6 +142,13 @@ impl<A: Copy + PartialEq> Mesh<A> {
         peer.named = true;
         peer.facts = Facts::default();
         Heard::Named
+    }
+
+    /// Whether more peers have contradicted themselves than may lie: the counter by which their answers were
+    /// aged is what they have in common.
+    #[must_use]
+    pub fn counter_is_doubted(&self) -> bool {
+        self.peers.iter().filter(|peer| peer.doubted > 0).count() > self.liars.max(1)
     }
 
     /// Whether the others agree on something that this peer excludes.
@@ -150,16 +179,17 @@ impl<A: Copy + PartialEq> Mesh<A> {
     pub fn at(&self, counter: u64, rate: &RateLimits) -> Option<(Interval<Tai>, Standing)> {
         let all: Vec<_> =
             self.peers.iter().filter_map(|peer| peer.facts.at(counter, rate)).collect();
+        let vouched = if self.counter_is_doubted() { Standing::Told } else { Standing::Vouched };
         if let Some(trusted) = self.trusted_at(counter, rate) {
             // However few they are: a lie that could be true must not narrow what is certain.
             let agreed = agree(&all, self.liars).map(|agreement| agreement.interval);
             let narrower = agreed.and_then(|agreed| agreed.intersect(&trusted));
-            return Some((narrower.unwrap_or(trusted), Standing::Vouched));
+            return Some((narrower.unwrap_or(trusted), vouched));
         }
         let liars = self.liars.min(all.len().saturating_sub(1) / 2);
         let agreed = agree(&all, liars).map(|agreement| agreement.interval);
         let enough = all.len() > 2 * self.liars;
-        let standing = if enough { Standing::Vouched } else { Standing::Told };
+        let standing = if enough { vouched } else { Standing::Told };
         agreed.map(|agreed| (agreed, standing))
     }
 
@@ -284,6 +314,32 @@ mod tests {
         mesh.hear('a', &said(1000, 0, 1), 1, &rate());
         let (interval, _) = mesh.at(1_100_000, &rate()).unwrap();
         assert!(interval.contains(truth(1_100_000)) && interval.width() < alone.width());
+    }
+
+    /// By this node's counter all clocks are 200 ppm slow: it is the counter.
+    #[test]
+    fn whom_everybody_contradicts_names_nobody_and_vouches_for_nothing() {
+        let mut mesh = Mesh::new(0, None);
+        for n in 1..10 {
+            for at in ['a', 'b', 'c'] {
+                let heard = mesh.hear(at, &said(n * 1_000_000, n * -200, 5), 1, &rate());
+                assert_ne!(heard, Heard::Named, "{n} {at}");
+            }
+            let now = u64::try_from(n).unwrap() * 1_000_000_000 + 100_000;
+            let standing = mesh.at(now, &rate()).map(|(_, standing)| standing);
+            assert_eq!(standing == Some(Standing::Vouched), n == 1, "{n}");
+        }
+        assert!(mesh.counter_is_doubted());
+        // It keeps its limits again.
+        for n in 0..=i64::from(FORGIVEN_AFTER) {
+            for at in ['a', 'b', 'c'] {
+                mesh.hear(at, &said(9_000_200 + n * 1000, -1800, 5), 1, &rate());
+            }
+        }
+        assert!(!mesh.counter_is_doubted());
+        // One that steps is no reason to doubt the counter.
+        assert_eq!(mesh.hear('a', &said(10_000_000, 3000, 5), 1, &rate()), Heard::Outside);
+        assert_eq!(mesh.hear('a', &said(10_001_000, 9000, 5), 1, &rate()), Heard::Named);
     }
 
     /// One of the two others may lie: what both leave open is no reason to name a third.

@@ -420,6 +420,13 @@ impl<A: Copy + Ord> Node<A> {
         self.mesh.named()
     }
 
+    /// Whether several servers contradict what this node's counter says of them: see
+    /// [`Mesh::counter_is_doubted`].
+    #[must_use]
+    pub fn doubts_its_counter(&self) -> bool {
+        self.mesh.counter_is_doubted()
+    }
+
     /// Children whose lease has not ended.
     #[must_use]
     pub fn children(&self, now: Duration) -> usize {

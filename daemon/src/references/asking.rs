@@ -170,6 +170,11 @@ impl Asking {
                     (middle(&interval), interval.width().half() + Duration::EPSILON);
                 Ok(Exchange { ta: counter, tb: time, te: time, tf: counter, error })
             }
+            _ if node.doubts_its_counter() => Err(Refused::new(
+                "counter",
+                "several hosts contradict what they said before, as this host's counter has it: its rate is beyond \
+                 oscillator.unmeasured_rate_ppm, or more hosts are wrong than `liars` says",
+            )),
             _ => {
                 let asking = || Refused::new(PROBING, "asking the seeds");
                 Err(self.trouble().unwrap_or_else(asking))

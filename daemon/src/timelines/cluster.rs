@@ -188,7 +188,7 @@ impl ClusterTimeline {
         self.asking.get_or_insert_with(|| {
             let (nominal, error) = around.calibration;
             // Our counter against TAI, and the master's.
-            let rate = RateLimits::around(nominal, unmeasured.plus(error).plus(most));
+            let rate = RateLimits::around(nominal, unmeasured.plus(error).against(most));
             let succession = Some(settings.succession(port));
             let own = own_address(&settings.seeds, around);
             let node = settings.node(own, rate, nominal, succession, random(), now);
@@ -358,8 +358,8 @@ fn exact(lead: &Lead, nominal: Period, expiry: u64) -> Lines<Tai> {
 /// The parameters of an estimate of another host's counter by this one's: both may be off, and both
 /// wander, each as far as `[oscillator]` says.
 fn both_wander(mut one: Parameters, calibrated: RateError) -> Parameters {
-    one.unmeasured_rate = one.unmeasured_rate.plus(one.unmeasured_rate).plus(calibrated);
-    one.measured_rate = one.measured_rate.plus(one.measured_rate);
+    one.unmeasured_rate = one.unmeasured_rate.against(one.unmeasured_rate).against(calibrated);
+    one.measured_rate = one.measured_rate.against(one.measured_rate);
     one.bounds.wander_floor *= 2.0;
     one
 }

@@ -63,10 +63,10 @@ fn of_two_roots_without_a_trusted_one_nothing_is_vouched_for_and_nobody_is_named
 
 /// Its bounds exclude the truth after some 0.2 s without an answer (30 us of path at 185 ppm), and it
 /// cannot know before the next answer contradicts them. Who allows for one liar is not harmed by what
-/// it serves, and names nobody else. What it says itself is no better than its counter.
+/// it serves, and names nobody else. It stops vouching when two have contradicted it.
 #[test]
 fn a_counter_200_ppm_beyond_its_limits_harms_nobody_who_allows_for_a_liar() {
-    let (mut named, mut itself) = (0, 0);
+    let (mut named, mut itself, mut by_itself) = (0, 0, 0);
     for seed in 0..10 {
         let plan = Plan {
             fast: Some((5, 200_000)),
@@ -80,11 +80,15 @@ fn a_counter_200_ppm_beyond_its_limits_harms_nobody_who_allows_for_a_liar() {
         assert!(others.is_empty(), "seed {seed}: {others:?}");
         let by_others = report.named.iter().filter(|(by, _)| *by != 5);
         assert!(by_others.clone().all(|(_, named)| *named == 5), "seed {seed}: {:?}", report.named);
+        by_itself += report.named.iter().filter(|(by, _)| *by == 5).count();
         named += by_others.count();
         itself += report.wrong.len();
         let others = (1..12).filter(|index| *index != 5);
         assert!(others.clone().all(|index| widths[index].is_some()), "seed {seed}: {widths:?}");
     }
-    println!("200 ppm: named {named} times by others; {itself} wrong bounds of its own");
-    assert!(named > 5, "{named}");
+    println!(
+        "200 ppm: named {named} times by others; {itself} wrong bounds of its own, {by_itself} named by it"
+    );
+    // When two have contradicted it, it takes the fault for its own; one may have done so twice before.
+    assert!(itself < 110 && by_itself < 5, "{itself} {by_itself}");
 }
