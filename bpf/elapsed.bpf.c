@@ -8,6 +8,8 @@
  * | sched_migrate_task | a task is to run on another core |
  * | sched_switch | it leaves the one, it arrives on the other: the only moments at which that core's counter can be read |
  * | own_pid | none: tells a thread its number |
+ * | enroll | none: gives a record to a task, or takes it back |
+ * | attend | none: says that somebody looks after the records |
  * | fed_* | the same with counter and time as arguments, for BPF_PROG_TEST_RUN alone; never attached |
  *
  * The counter is the TSC, read through the kernel's perf event msr/tsc of each core: BPF has no
@@ -34,11 +36,13 @@ static long (*const probe_read_kernel)(void *out, u32 size, const void *from) = 
 
 /* The same numbers as in crates/linux/src/bpf/record.rs. */
 #define CORES 512
-#define TASKS 64
+#define TASKS 512
 
+/* The cores, and one more element: struct service. The loader freezes this map and the next one, so
+ * that programs alone can write them, and gives them to every process that asks. */
 struct {
 	__uint(type, MAP_ARRAY);
-	__uint(max_entries, CORES);
+	__uint(max_entries, CORES + 1);
 	__uint(map_flags, F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct core);
@@ -267,6 +271,43 @@ int own_pid(struct arguments *ctx)
 {
 	(void)ctx;
 	return (u32)current_pid_tgid();
+}
+
+/* place, pid (0 frees the record), age: ns and fraction. For BPF_PROG_TEST_RUN only. */
+SEC("raw_tp/enroll")
+int enroll(struct arguments *ctx)
+{
+	u32 place = ctx->word[0];
+	struct task *task = map_lookup(&tasks, &place);
+	if (!task || !begin(&task->sequence))
+		return 0;
+	struct age age = { ctx->word[2], ctx->word[3] }, none = { 0, 0 };
+	task->pid = ctx->word[1];
+	task->status = task->pid ? NEW : UNUSED;
+	task->core = ~0ULL;
+	task->age = age;
+	task->base = none;
+	task->left = none;
+	task->left_at = 0;
+	task->migrations = 0;
+	task->bridged_ns = 0;
+	task->missed = 0;
+	end(&task->sequence);
+	return 1;
+}
+
+/* What readers are to know of those who serve them. For BPF_PROG_TEST_RUN only. */
+SEC("raw_tp/attend")
+int attend(struct arguments *ctx)
+{
+	u32 index = CORES;
+	struct service *service = map_lookup(&cores, &index);
+	if (!service)
+		return 0;
+	/* Each word is read alone. */
+	*(volatile u64 *)&service->state = ctx->word[0];
+	*(volatile u64 *)&service->attended_ns = ktime_get_ns();
+	return 1;
 }
 
 /* kHz, core, core that says it, its counter, ns */

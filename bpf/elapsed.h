@@ -50,6 +50,15 @@ struct core {
 	u64 reserved;
 };
 
+/* The element behind the cores: who looks after the records. */
+struct service {
+	/* CLOCK_MONOTONIC, ns, when they were last looked after; 0: nobody needs to. */
+	u64 attended_ns;
+	/* What readers are told: crates/linux/src/bpf/record.rs. */
+	u64 state;
+	u64 reserved[14];
+};
+
 enum status { UNUSED, NEW, HERE, MOVED };
 
 /* One task: its age when its stretch on `core` began, and that core's age then. */

@@ -5,14 +5,14 @@
 //! kernel outlives even SIGKILL; that is the helper then, and not the parent.
 //!
 //! Each message is one packet (SOCK_SEQPACKET), so neither end has to find where one ends. The
-//! parent may pass a descriptor along (`passing.rs`); a helper cannot.
-
-mod passing;
+//! parent may pass a descriptor along; a helper cannot.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+
+use crate::passing;
 
 /// The longest message, bytes: within the default size of a socket's buffer (212,992 bytes, net.core.wmem_default).
 pub const LONGEST: usize = 160 << 10;
@@ -78,7 +78,7 @@ impl Helper {
     /// # Errors
     /// As [`Self::send`].
     pub fn send_with(&self, message: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        passing::send(&self.socket, message, descriptor, libc::MSG_DONTWAIT)
+        passing::send(self.fd(), message, &[descriptor], libc::MSG_DONTWAIT)
     }
 
     /// The next message, if there is one.
@@ -170,12 +170,14 @@ impl Parent {
     /// `UnexpectedEof` when the parent has ended.
     pub fn receive_with(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         let mut buffer = vec![0; LONGEST];
-        match passing::receive(&self.0, &mut buffer, libc::MSG_DONTWAIT) {
+        match passing::receive(self.fd(), &mut buffer, libc::MSG_DONTWAIT) {
             // No message is empty.
             Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((length, descriptor)) => {
+            Ok((length, mut descriptors)) => {
                 buffer.truncate(length);
-                Ok(Some((buffer, descriptor)))
+                // What a message brings beyond the one is closed.
+                descriptors.truncate(1);
+                Ok(Some((buffer, descriptors.pop())))
             }
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) => Ok(None),
@@ -194,7 +196,7 @@ impl Parent {
     }
 }
 
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: an array of two descriptors for the call to fill.
@@ -205,7 +207,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into())
 }
 
-fn send(socket: &OwnedFd, message: &[u8], flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn send(socket: &OwnedFd, message: &[u8], flags: libc::c_int) -> io::Result<()> {
     let flags = flags | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes live through the call.
     let sent =
@@ -213,7 +215,7 @@ fn send(socket: &OwnedFd, message: &[u8], flags: libc::c_int) -> io::Result<()> 
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn receive(socket: &OwnedFd, flags: libc::c_int) -> io::Result<Vec<u8>> {
+pub(crate) fn receive(socket: &OwnedFd, flags: libc::c_int) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; LONGEST];
     loop {
         // SAFETY: a buffer of the length that is given.

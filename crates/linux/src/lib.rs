@@ -32,6 +32,8 @@
 //! | [`udp_server`] | a UDP server: batches, kernel stamps, replies from the address that the request was sent to |
 //! | [`stamps`] | converts kernel stamps to counter bounds |
 //! | [`peer`] | the process and the user at the other end of a Unix socket |
+//! | [`seqpacket`] | Unix sockets of packets, which may bring descriptors along |
+//! | `passing` | descriptors in messages |
 //! | [`last_words`] | a connection that sends a last message when this process ends |
 //! | [`virtio_port`] | a guest's end of a virtio-serial port |
 //! | [`vsock`] | stream sockets between a host and its guests |
@@ -42,7 +44,7 @@
 //! | [`process`] | /proc: processes with their users, files and mappings; other processes' memory, read only |
 //! | [`users`] | users by name |
 //! | [`scheduling`] | a thread's scheduling policy, and the processor time it has received |
-//! | `bpf` | RVEC with BPF programs (feature `bpf`, x86-64) |
+//! | `bpf` | RVEC (x86-64): reading ages, and with feature `bpf` the BPF programs that keep them |
 //! | [`elapsed_source`] | the source of elapsed time on this host, and why it was chosen |
 //! | [`kvm`] | whether KVM can actually run guests here |
 //!
@@ -51,7 +53,7 @@
 pub mod adjust;
 pub mod affinity;
 pub mod append_file;
-#[cfg(all(feature = "bpf", target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 pub mod bpf;
 pub mod clock;
 pub mod clock_set;
@@ -76,6 +78,7 @@ pub mod mapping;
 pub mod notify;
 pub mod page;
 pub mod page_file;
+mod passing;
 pub mod pci;
 pub mod peer;
 pub mod phc;
@@ -83,6 +86,7 @@ pub mod poll;
 pub mod process;
 pub mod route_watch;
 pub mod scheduling;
+pub mod seqpacket;
 pub mod signals;
 pub mod stamps;
 pub mod state_file;

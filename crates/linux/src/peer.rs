@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+
+use crate::seqpacket::address;
 
 /// Connects to a Unix socket without ever blocking; the stream is non-blocking as well.
 ///
@@ -12,18 +13,7 @@ use std::path::Path;
 /// As connect(2); `WouldBlock` when the socket's queue is full, where an ordinary connect would
 /// wait forever.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
-    let name = path.as_os_str().as_bytes();
-    let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(io::Error::other)?;
-    let mut address = libc::sockaddr_un { sun_family: family, sun_path: [0; 108] };
-    if name.is_empty() || name.len() >= address.sun_path.len() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "a socket's path has 1 to 107 bytes",
-        ));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(name) {
-        *to = libc::c_char::from_ne_bytes([*from]);
-    }
+    let (address, len) = address(path)?;
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket touches no memory.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
@@ -32,8 +22,6 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     }
     // SAFETY: a descriptor that socket has just returned, and that nobody else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let len = libc::socklen_t::try_from(core::mem::size_of::<libc::sockaddr_un>())
-        .map_err(io::Error::other)?;
     // SAFETY: `address` is a valid sockaddr_un of `len` bytes, its path zero-terminated, for the
     // call to read.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } < 0 {

@@ -1,13 +1,17 @@
-//! The bpf(2) calls that aya lacks: access to elements of any kind of map, and test runs of
-//! programs.
+//! The bpf(2) calls that aya lacks: access to elements of any kind of map, freezing, programs
+//! by name, and test runs of programs.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 /// include/uapi/linux/bpf.h, `enum bpf_cmd`.
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_TEST_RUN: libc::c_long = 10;
+const PROG_GET_NEXT_ID: libc::c_long = 11;
+const PROG_GET_FD_BY_ID: libc::c_long = 13;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const MAP_FREEZE: libc::c_long = 22;
 const TEST_RUN_ON_CPU: u32 = 1;
 
 /// `union bpf_attr` for elements of maps.
@@ -18,6 +22,38 @@ struct Element {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+/// `union bpf_attr` for ids.
+#[repr(C)]
+struct Id {
+    id: u32,
+    next: u32,
+    flags: u32,
+}
+
+/// `union bpf_attr.info`.
+#[repr(C)]
+struct Info {
+    fd: u32,
+    len: u32,
+    address: u64,
+}
+
+/// `struct bpf_prog_info` up to the name.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: u64,
+    lengths: [u32; 2],
+    instructions: [u64; 2],
+    load_time: u64,
+    created_by: u32,
+    maps: u32,
+    map_ids: u64,
+    name: [u8; 16],
 }
 
 /// `union bpf_attr.test`.
@@ -75,6 +111,46 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     done(result)
 }
 
+/// From now on only programs can write the map: no system call, no mapping, nobody's (BPF_MAP_FREEZE,
+/// Linux 5.2). There must be no writable mapping of it.
+pub(super) fn freeze(map: BorrowedFd<'_>) -> io::Result<()> {
+    let map = word(map.as_raw_fd());
+    // SAFETY: the one attribute is the descriptor.
+    done(unsafe { bpf(MAP_FREEZE, &raw const map) })
+}
+
+/// The programs of this name that the kernel has, whoever loaded them. It takes CAP_SYS_ADMIN.
+pub(super) fn programs_named(name: &str) -> io::Result<Vec<OwnedFd>> {
+    let mut found = Vec::new();
+    let mut last = 0;
+    loop {
+        let mut attr = Id { id: last, next: 0, flags: 0 };
+        // SAFETY: the kernel reads three numbers and writes `next`.
+        match done(unsafe { bpf(PROG_GET_NEXT_ID, &raw mut attr) }) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(found),
+            done => done?,
+        }
+        last = attr.next;
+        let attr = Id { id: last, next: 0, flags: 0 };
+        // SAFETY: the kernel reads three numbers. It may have gone meanwhile.
+        let Ok(fd) = owned(unsafe { bpf(PROG_GET_FD_BY_ID, &raw const attr) }) else { continue };
+        let mut info = ProgramInfo::default();
+        let attr = Info {
+            fd: word(fd.as_raw_fd()),
+            len: u32::try_from(size_of::<ProgramInfo>()).unwrap_or(0),
+            address: (&raw mut info).addr() as u64,
+        };
+        // SAFETY: `info` lives over the call and has the length that is stated; all its fields are
+        // numbers, and the kernel fills what fits. Its pointers are zero, so nothing else is written.
+        done(unsafe { bpf(OBJ_GET_INFO_BY_FD, &raw const attr) })?;
+        // Names have 15 characters at most.
+        let wanted = name.as_bytes().iter().take(15).chain(&[0]);
+        if info.name.iter().zip(wanted).all(|(a, b)| a == b) {
+            found.push(fd);
+        }
+    }
+}
+
 /// Runs a raw tracepoint program once with these arguments, on `core` if one is given
 /// (BPF_PROG_TEST_RUN, Linux 5.10). Returns the program's return value.
 pub(super) fn test_run(
@@ -102,6 +178,13 @@ pub(super) fn test_run(
 unsafe fn bpf<T>(command: libc::c_long, attr: *const T) -> libc::c_long {
     // SAFETY: the caller answers for the attributes; their size is their type's.
     unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) }
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    done(result)?;
+    let fd = RawFd::try_from(result).map_err(io::Error::other)?;
+    // SAFETY: a descriptor that the kernel has just returned, and that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn done(result: libc::c_long) -> io::Result<()> {

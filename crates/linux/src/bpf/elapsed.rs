@@ -1,9 +1,7 @@
 //! Loads the programs, passes them the cores' counters, attaches them, and registers threads.
 
-use core::ptr::NonNull;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -14,9 +12,10 @@ use aya::{Ebpf, EbpfLoader};
 use super::call;
 use super::core_counter::{CoreCounter, measured};
 use super::error::BpfError;
-use super::record::{self, CORES, Core, FineAge, Record, TASKS, Task};
+use super::reader::Records;
+use super::record::{self, CORES, Core, FineAge, Service, TASKS, Task};
 use crate::affinity;
-use crate::mapping::{Access, SharedMapping};
+use crate::mapping::Access;
 
 /// The object that build.rs compiled from bpf/elapsed.bpf.c; empty if that failed.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/elapsed.bpf.o"));
@@ -26,6 +25,12 @@ const MISSING: &str = env!("TIMEVISOR_BPF_MISSING");
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// Name of the program that returns the calling thread's id.
 const OWN_PID: &str = "own_pid";
+/// Name of the program that writes a thread's record.
+const ENROLL: &str = "enroll";
+/// Name of the program that says that somebody looks after the records.
+const ATTEND: &str = "attend";
+/// The maps that readers map.
+const SHARED: [&str; 2] = ["cores", "tasks"];
 const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_switch"];
 
 /// Ages of cores and threads, kept by programs in the kernel while this value lives.
@@ -33,17 +38,10 @@ const TRACEPOINTS: [&str; 3] = ["cpu_frequency", "sched_migrate_task", "sched_sw
 pub struct ElapsedBpf {
     // Dropped first, which detaches the programs.
     ebpf: Ebpf,
-    shared: Shared,
+    records: Records,
     places: Mutex<Places>,
     // The programs read these.
     counters: Vec<CoreCounter>,
-}
-
-/// The maps that are accessed through shared memory.
-#[derive(Debug)]
-pub(super) struct Shared {
-    cores: SharedMapping,
-    tasks: SharedMapping,
 }
 
 /// The thread records in use. The record that has been free the longest is used next, so that no
@@ -124,7 +122,7 @@ impl ElapsedBpf {
         for name in TRACEPOINTS {
             this.program(name)?.attach(name).map_err(|e| BpfError::of("attach BPF programs", e))?;
         }
-        this.program(OWN_PID)?;
+        this.freeze()?;
         Ok(this)
     }
 
@@ -140,15 +138,56 @@ impl ElapsedBpf {
             return Err(BpfError::NoTypes);
         }
         let ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| BpfError::of("load BPF maps", e))?;
-        let shared =
-            Shared { cores: mapped(&ebpf, "cores", CORES)?, tasks: mapped(&ebpf, "tasks", TASKS)? };
+        let records = records(&ebpf, Access::ReadWrite)?;
         let places = Mutex::new(Places { taken: [false; TASKS], next: 0 });
-        Ok(Self { ebpf, shared, places, counters: Vec::new() })
+        let mut this = Self { ebpf, records, places, counters: Vec::new() };
+        for name in [OWN_PID, ENROLL, ATTEND] {
+            this.program(name)?;
+        }
+        Ok(this)
     }
 
-    /// Overwrites a core's record. Not allowed while the programs are attached.
+    /// Leaves the records to the programs alone: this process, and all to whom it gives the maps,
+    /// can only read them.
+    fn freeze(&mut self) -> Result<(), BpfError> {
+        // The kernel freezes no map that is mapped for writing.
+        self.records = records(&self.ebpf, Access::ReadOnly)?;
+        for name in SHARED {
+            call::freeze(self.map(name)?).map_err(|e| BpfError::of("freeze BPF maps", e))?;
+        }
+        Ok(())
+    }
+
+    /// Descriptors of the two maps of records, for a client ([`Records::read_only`]), who cannot
+    /// write them because they are frozen. Descriptors that BPF_F_RDONLY makes would be no use: the
+    /// kernel does not map them (`bpf_map_mmap` wants VM_SHARED, which mmap(2) takes from a file
+    /// that cannot be written).
+    ///
+    /// # Errors
+    /// When descriptors have run out, or the programs are not attached.
+    pub fn descriptors(&self) -> Result<[OwnedFd; 2], BpfError> {
+        let failed = |e| BpfError::of("give descriptors of maps", e);
+        if self.records.are_writable() {
+            return Err(failed(io::Error::other("the maps can still be written")));
+        }
+        let of = |name| self.map(name)?.try_clone_to_owned().map_err(failed);
+        Ok([of(SHARED[0])?, of(SHARED[1])?])
+    }
+
+    /// Tells readers that somebody looks after the records, and whether they may rely on them.
+    /// From the first call on it has to be called within [`super::reader::ATTENDED_WITHIN`].
+    ///
+    /// # Errors
+    /// As [`Self::feed`].
+    pub fn attend(&self, state: Service) -> Result<(), BpfError> {
+        self.run(ATTEND, &[state.word(), 0, 0, 0, 0]).map(drop)
+    }
+
+    /// Overwrites a core's record. Does nothing once the programs are attached.
     pub fn set_core(&self, core: u32, state: &Core) {
-        if let Some(record) = self.shared.core(u64::from(core)) {
+        if let Some(record) = self.records.core(u64::from(core))
+            && self.records.are_writable()
+        {
             record::write_core(record, state);
         }
     }
@@ -156,26 +195,44 @@ impl ElapsedBpf {
     /// The record of a core.
     #[must_use]
     pub fn core(&self, core: u32) -> Option<Core> {
-        record::core(self.shared.core(u64::from(core))?).map(|(_, core)| core)
+        record::core(self.records.core(u64::from(core))?).map(|(_, core)| core)
     }
 
     /// The record of the thread at `place`.
     #[must_use]
     pub fn task(&self, place: u32) -> Option<Task> {
-        record::task(self.shared.task(place)).map(|(_, task)| task)
+        record::task(self.records.task(place)).map(|(_, task)| task)
     }
 
     /// This thread's id in the initial pid namespace, which is what the programs see; in a
     /// container, gettid(2) returns a different one.
-    pub(super) fn own_pid(&self) -> Result<u32, BpfError> {
-        let what = "tell a thread its number";
-        let program = self.ebpf.program(OWN_PID);
-        let program = program.ok_or_else(|| io::Error::other("the object has no such program"));
+    ///
+    /// # Errors
+    /// As [`Self::feed`].
+    pub fn own_pid(&self) -> Result<u32, BpfError> {
+        self.run(OWN_PID, &[0; 5])
+    }
+
+    /// Runs a program that is not attached to anything.
+    fn run(&self, name: &'static str, arguments: &[u64; 5]) -> Result<u32, BpfError> {
+        let what = "run BPF programs on trial";
+        let program = self.ebpf.program(name);
+        let missing = || io::Error::other(format!("the object has no program {name}"));
         let program: &RawTracePoint = program
+            .ok_or_else(missing)
             .and_then(|p| p.try_into().map_err(io::Error::other))
             .map_err(|e| BpfError::of(what, e))?;
         let fd = program.fd().map_err(|e| BpfError::of(what, e))?;
-        call::test_run(fd.as_fd(), &[0; 5], None).map_err(|e| BpfError::of(what, e))
+        call::test_run(fd.as_fd(), arguments, None).map_err(|e| BpfError::of(what, e))
+    }
+
+    /// Writes the record of a thread that has not run yet; `pid` 0 frees it.
+    fn enroll(&self, place: u32, pid: u32, age: FineAge) -> Result<(), BpfError> {
+        let [ns, fraction] = age.words();
+        match self.run(ENROLL, &[u64::from(place), u64::from(pid), ns, fraction, 0])? {
+            0 => Err(BpfError::of("register a thread", io::Error::other("its record is in use"))),
+            _ => Ok(()),
+        }
     }
 
     /// Assigns a record to a thread, and returns its place; the age starts when the thread next
@@ -183,27 +240,29 @@ impl ElapsedBpf {
     /// [`Self::register_self`].
     ///
     /// # Errors
-    /// When all places are taken.
+    /// When all places are taken, or the kernel refuses.
     pub fn register(&self, pid: u32, age: FineAge) -> Result<u32, BpfError> {
         let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let order = (0..TASKS).map(|i| (places.next + i) % TASKS);
         let place = order.into_iter().find(|i| !places.taken[*i]).ok_or(BpfError::Full)?;
         places.next = (place + 1) % TASKS;
         let index = u32::try_from(place).unwrap_or(u32::MAX);
-        record::write_new_task(self.shared.task(index), pid, age);
+        self.enroll(index, pid, age)?;
         call::update(self.map("places")?, pid, index)
             .map_err(|e| BpfError::of("register a thread", e))?;
         places.taken[place] = true;
         Ok(index)
     }
 
-    pub(super) fn forget(&self, place: u32, pid: u32) {
+    /// Takes a place back. `pid` is the thread that had it.
+    pub fn release(&self, place: u32, pid: u32) {
         let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Ok(map) = self.map("places") {
             // If there is no such element, the record is free anyway.
             let _ = call::delete(map, pid);
         }
-        record::write_new_task(self.shared.task(place), 0, FineAge::default());
+        // If that fails, the record stays another thread's, which nobody reads.
+        let _ = self.enroll(place, 0, FineAge::default());
         if let Some(taken) = places.taken.get_mut(place as usize) {
             *taken = false;
         }
@@ -263,39 +322,37 @@ impl ElapsedBpf {
         Ok(program)
     }
 
-    fn map(&self, name: &'static str) -> Result<BorrowedFd<'_>, BpfError> {
+    pub(super) fn map(&self, name: &'static str) -> Result<BorrowedFd<'_>, BpfError> {
         Ok(data(&self.ebpf, name)?.fd().as_fd())
     }
 
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
+    /// The maps of records.
+    #[must_use]
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 }
 
-impl Shared {
-    pub(super) fn core(&self, core: u64) -> Option<&Record> {
-        let index = usize::try_from(core).ok().filter(|index| *index < CORES)?;
-        Some(Self::record(&self.cores, index))
-    }
-
-    pub(super) fn task(&self, place: u32) -> &Record {
-        Self::record(&self.tasks, (place as usize).min(TASKS - 1))
-    }
-
-    fn record(mapping: &SharedMapping, index: usize) -> &Record {
-        let first: NonNull<Record> = mapping.as_ptr().cast();
-        // SAFETY: the index is below the map's number of elements, each of which is a record, and
-        // the mapping holds them all and lives as long as the reference. It is aligned to a page,
-        // all access is atomic, and atomics need no valid value.
-        unsafe { first.add(index).as_ref() }
-    }
+/// Maps the two maps of records.
+fn records(ebpf: &Ebpf, access: Access) -> Result<Records, BpfError> {
+    let fd = |name| {
+        let fd = data(ebpf, name)?.fd().as_fd().try_clone_to_owned();
+        fd.map_err(|e| BpfError::of("map BPF maps", e))
+    };
+    Records::map(fd("cores")?, fd("tasks")?, access).map_err(|e| BpfError::of("map BPF maps", e))
 }
 
-fn mapped(ebpf: &Ebpf, name: &'static str, records: usize) -> Result<SharedMapping, BpfError> {
-    let fd = data(ebpf, name)?.fd().as_fd().try_clone_to_owned();
-    let file = File::from(fd.map_err(|e| BpfError::of("map BPF maps", e))?);
-    SharedMapping::new(file, records * size_of::<Record>(), Access::ReadWrite)
-        .map_err(|e| BpfError::of("map BPF maps", e))
+/// Announces a frequency of core `of` on core `by` to the programs of another process, for tests:
+/// runs every loaded program `cpu_frequency` once (BPF_PROG_TEST_RUN), and returns their number.
+///
+/// # Errors
+/// Without CAP_SYS_ADMIN, or when there is no such core.
+pub fn announce_frequency_to_all(khz: u64, of: u32, by: u32) -> io::Result<usize> {
+    let programs = call::programs_named("cpu_frequency")?;
+    for program in &programs {
+        call::test_run(program.as_fd(), &[khz, u64::from(of), 0, 0, 0], Some(by))?;
+    }
+    Ok(programs.len())
 }
 
 fn data<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<&'a MapData, BpfError> {

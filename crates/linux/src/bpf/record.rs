@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 /// Number of core records; `CORES` in bpf/elapsed.bpf.c.
 pub const CORES: usize = 512;
 /// Number of threads that can be registered at once; `TASKS` in bpf/elapsed.bpf.c.
-pub const TASKS: usize = 64;
+pub const TASKS: usize = 512;
 /// Words of a record.
 pub const WORDS: usize = 16;
 
@@ -29,7 +29,7 @@ impl FineAge {
     }
 
     /// The two words of a record.
-    fn words(self) -> [u64; 2] {
+    pub(super) fn words(self) -> [u64; 2] {
         [self.nanos(), u64::try_from(self.0 & 0xffff_ffff).unwrap_or(0)]
     }
 
@@ -221,18 +221,42 @@ pub(super) fn task(record: &Record) -> Option<(u64, Task)> {
     snapshot(record).map(|words| (words[0], Task::of(&words)))
 }
 
+/// Whether readers may rely on the records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// Yes.
+    Serving,
+    /// No: ages and CLOCK_MONOTONIC_RAW have parted.
+    Parted,
+    /// No: the process that kept them has ended.
+    Ended,
+}
+
+impl Service {
+    /// As a word of the record.
+    pub(super) fn word(self) -> u64 {
+        match self {
+            Self::Serving => 0,
+            Self::Parted => 1,
+            Self::Ended => 2,
+        }
+    }
+}
+
+/// When the records were last looked after (CLOCK_MONOTONIC, ns; 0 if nobody needs to), and the
+/// state.
+pub(super) fn service(record: &Record) -> (u64, Service) {
+    let state = match record[1].load(Ordering::Relaxed) {
+        0 => Service::Serving,
+        1 => Service::Parted,
+        _ => Service::Ended,
+    };
+    (record[0].load(Ordering::Relaxed), state)
+}
+
 /// Writes a core's record without locking. Allowed only while no program can access it.
 pub(super) fn write_core(record: &Record, core: &Core) {
     write(record, &core.words());
-}
-
-/// As [`write_core`], for a thread that has not run yet, with its initial age; `pid` 0 frees the
-/// record.
-pub(super) fn write_new_task(record: &Record, pid: u32, age: FineAge) {
-    let [ns, fraction] = age.words();
-    let mut words = [0; WORDS];
-    words[1..6].copy_from_slice(&[u64::from(pid), u64::from(pid != 0), u64::MAX, ns, fraction]);
-    write(record, &words);
 }
 
 fn write(record: &Record, words: &[u64; WORDS]) {
@@ -264,10 +288,19 @@ mod tests {
         // Half a nanosecond per tick.
         assert_eq!(wrote.age_at(9), FineAge((6 << 32) + 3));
         assert_eq!(wrote.age_at(6), wrote.age);
-        write_new_task(&record, 42, FineAge(9 << 32));
-        let (_, read) = task(&record).unwrap();
-        assert_eq!((read.pid, read.place, read.age.nanos()), (42, Place::New, 9));
+        let read = Task { age: FineAge(9 << 32), ..Task::default() };
         assert_eq!(read.age_at(FineAge(1 << 32)).nanos(), 10);
+    }
+
+    #[test]
+    fn the_service_is_told_in_two_words() {
+        let record = Record::default();
+        assert_eq!(service(&record), (0, Service::Serving));
+        for state in [Service::Serving, Service::Parted, Service::Ended] {
+            record[0].store(7, Ordering::Relaxed);
+            record[1].store(state.word(), Ordering::Relaxed);
+            assert_eq!(service(&record), (7, state));
+        }
     }
 
     #[test]
