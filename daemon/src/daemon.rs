@@ -26,6 +26,7 @@ use timevisor_time::Duration;
 
 use self::changes::ServerDue;
 use self::directory::take_directory;
+use crate::ages::Ages;
 use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
@@ -91,6 +92,8 @@ pub struct Daemon {
     timelines: Timelines,
     reservations: Reservations,
     introspection: Introspection,
+    /// `None` on hosts whose counter is invariant.
+    ages: Option<Ages>,
     control: Control,
     server: Option<Server>,
     server_due: Option<ServerDue>,
@@ -141,6 +144,7 @@ impl Daemon {
                 tracing::info!("changes of the network are noticed by lost answers only: {error}");
             })
             .ok();
+        let ages = Ages::start(&config, &clock)?;
         notifier.ready().context("cannot tell systemd")?;
         Ok(Self {
             config,
@@ -159,6 +163,7 @@ impl Daemon {
             timelines,
             reservations,
             introspection,
+            ages,
             control,
             server,
             server_due: None,
@@ -516,6 +521,7 @@ impl Daemon {
                     self.vms.len(),
                     discipline,
                     self.report_server(),
+                    self.ages.as_ref().map(Ages::report),
                     self.started,
                 )
             }
@@ -587,6 +593,9 @@ impl Daemon {
         let _ = self.notifier.stopping();
         if let Some(discipline) = &mut self.discipline {
             discipline.stop();
+        }
+        if let Some(ages) = &mut self.ages {
+            ages.stop();
         }
         if let Some(publication) = self.clock.publish_last() {
             self.vms.publish(publication, &self.clock);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use timevisor_linux::descriptors;
+use timevisor_linux::seqpacket::{PacketListener, PacketStream};
 use timevisor_time::Duration;
 
 /// How long a listener pauses.
@@ -54,14 +55,51 @@ impl Pause {
     }
 }
 
+/// A socket that listens at a path.
+pub trait Listener: AsFd + Sized {
+    type Stream;
+
+    fn bind(path: &Path) -> io::Result<Self>;
+    /// Neither this nor the connection blocks.
+    fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    fn bind(path: &Path) -> io::Result<Self> {
+        let listener = Self::bind(path)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        let (stream, _) = self.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+}
+
+impl Listener for PacketListener {
+    type Stream = PacketStream;
+
+    fn bind(path: &Path) -> io::Result<Self> {
+        Self::bind(path)
+    }
+
+    fn accept(&self) -> io::Result<PacketStream> {
+        self.accept()
+    }
+}
+
 /// A listener and its path, which is removed on drop.
-pub struct Listening {
-    listener: UnixListener,
+pub struct Listening<L = UnixListener> {
+    listener: L,
     path: PathBuf,
     pub pause: Pause,
 }
 
-impl Listening {
+impl<L: Listener> Listening<L> {
     /// Listens at `path`. The caller holds the run directory's lock, so an existing socket is
     /// stale.
     pub fn at(path: &Path, mode: u32) -> Result<Self> {
@@ -72,10 +110,9 @@ impl Listening {
             }
             _ => {}
         }
-        let listener = UnixListener::bind(path)
+        let listener = L::bind(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         fs::set_permissions(path, Permissions::from_mode(mode))?;
-        listener.set_nonblocking(true)?;
         Ok(Self { listener, path: path.to_owned(), pause: Pause::default() })
     }
 
@@ -85,15 +122,13 @@ impl Listening {
     }
 
     /// Accepts a connection, which does not block either.
-    pub fn accept(&mut self, now: Duration) -> Option<UnixStream> {
-        let accepted = self.listener.accept();
-        let (stream, _) = self.pause.heed(now, accepted)?;
-        stream.set_nonblocking(true).ok()?;
-        Some(stream)
+    pub fn accept(&mut self, now: Duration) -> Option<L::Stream> {
+        let accepted = Listener::accept(&self.listener);
+        self.pause.heed(now, accepted)
     }
 }
 
-impl Drop for Listening {
+impl<L> Drop for Listening<L> {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -108,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         std::os::unix::fs::symlink(folder.path().join("nowhere"), &path).unwrap();
-        let mut listening = Listening::at(&path, 0o600).unwrap();
+        let mut listening: Listening = Listening::at(&path, 0o600).unwrap();
         let at = Duration::from_secs;
         assert!(listening.accept(at(1)).is_none());
         assert!(listening.fd().is_some(), "nobody was there, that is all");

@@ -10,6 +10,7 @@
 //! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
 //! | `references/` | whom to query, and exchanges from the replies |
 //! | `leap.rs` | TAI - UTC |
+//! | `ages/` | ages of threads, where the counter is not invariant |
 //! | `notices.rs` | what guests are told of disruptions to come |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
@@ -24,6 +25,7 @@
 //! other algorithms are in crates/ as well.
 #![forbid(unsafe_code)]
 
+mod ages;
 mod announce;
 mod clock;
 mod config;

@@ -40,7 +40,13 @@ pub fn elapsed_source() -> (ElapsedSource, String) {
     let (counter, why) = select(Choice::Auto).unwrap_or_else(|error| {
         (HostCounter::MonotonicRaw(HostMonotonicRaw::INITIAL), error.to_string())
     });
-    decide(counter, &why, start)
+    elapsed_source_beside(counter, &why)
+}
+
+/// As [`elapsed_source`], where this counter was chosen automatically, for this reason.
+#[must_use]
+pub fn elapsed_source_beside(counter: HostCounter, why: &str) -> (ElapsedSource, String) {
+    decide(counter, why, start)
 }
 
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]

@@ -5,6 +5,7 @@
 //! | [`ntp`] | NTPv4 packets and the state machine of one server association |
 //! | [`nts`] | keys, cookies and authentication around it |
 //! | [`channel`] | timelines, requirements and bindings: between applications (including those in guests) and the daemon |
+//! | [`ages`] | how a process gets the age of a thread |
 //! | [`chrony`] | the request that `chronyc tracking` sends to chronyd, and the reply |
 //! | [`ptp`] | PTP management messages, as exchanged with ptp4l |
 //! | [`qmp`] | the QEMU machine protocol: session, events, run state, and the dialogue that a helper holds |
@@ -18,6 +19,7 @@
 //! code.
 #![forbid(unsafe_code)]
 
+pub mod ages;
 pub mod channel;
 pub mod chrony;
 pub mod control;

@@ -15,7 +15,7 @@ use timevisor_clock_page::{ClockStatus as PageStatus, Counter, Reader};
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
     ClockStatus, ClockSummary, CounterSummary, ErrorBody, ErrorCode, Now,
-    Reference as ReferenceReport, Response, ServerSummary, Status, Timescale,
+    Reference as ReferenceReport, Response, ServerSummary, Status, ThreadAges, Timescale,
 };
 use timevisor_time::{Duration, Instant, Tai};
 
@@ -72,6 +72,7 @@ pub fn status(
     vms: usize,
     discipline: Option<&Discipline>,
     server: Option<ServerSummary>,
+    thread_ages: Option<ThreadAges>,
     started: Duration,
 ) -> Response {
     Response::Status(Box::new(Status {
@@ -90,6 +91,7 @@ pub fn status(
         leap_table: clock.leap.summary(clock.present()),
         discipline: discipline.map(Discipline::report),
         server,
+        thread_ages,
         vms: vms as u64,
     }))
 }

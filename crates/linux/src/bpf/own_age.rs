@@ -1,18 +1,11 @@
 //! The age of a thread of the process that loaded the programs.
 
 use core::ops::Deref;
-use std::time::Duration;
 
 use super::elapsed::ElapsedBpf;
 use super::error::BpfError;
 use super::reader::{AgeReader, Records};
-use super::record::{FineAge, Place};
-
-/// Maximum number of sleeps of a new thread. The programs notice the thread when it runs again
-/// after a sleep.
-pub const FIRST_SLEEPS: u32 = 200;
-/// Length of such a sleep.
-pub const FIRST_SLEEP: Duration = Duration::from_millis(1);
+use super::record::FineAge;
 
 /// The age of the thread that registered, read as [`AgeReader`] does. Dropping it releases its
 /// place.
@@ -34,13 +27,7 @@ impl ElapsedBpf {
         let place = self.register(pid, age)?;
         let reader = AgeReader::new(self.records(), place, pid);
         let own = OwnAge { reader, elapsed: self, place, pid };
-        for _ in 0..FIRST_SLEEPS {
-            std::thread::sleep(FIRST_SLEEP);
-            if own.task().is_some_and(|task| task.place == Place::Here) {
-                return Ok(own);
-            }
-        }
-        Err(BpfError::NotSeen(pid))
+        if own.settle() { Ok(own) } else { Err(BpfError::NotSeen(pid)) }
     }
 }
 

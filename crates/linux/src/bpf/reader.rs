@@ -17,6 +17,11 @@ use crate::affinity;
 use crate::counter::Tsc;
 use crate::mapping::{Access, MapError, SharedMapping};
 
+/// Maximum number of sleeps of a new thread. The programs notice the thread when it runs again
+/// after a sleep.
+const FIRST_SLEEPS: u32 = 200;
+/// Length of such a sleep.
+const FIRST_SLEEP: Duration = Duration::from_millis(1);
 /// Maximum number of attempts to read an age while the thread moves between cores.
 const ATTEMPTS: u32 = 1000;
 /// Maximum number of sleeps of a thread whose arrival on a core was missed; after each sleep it
@@ -132,6 +137,16 @@ impl<R: Borrow<Records>> AgeReader<R> {
     pub const fn new(records: R, place: u32, pid: u32) -> Self {
         let (missed, attended) = (Cell::new(0), Cell::new(None));
         Self { records, place, pid, missed, attended, not_send: PhantomData }
+    }
+
+    /// Waits until the programs have seen the thread run, which they do after a sleep. Returns false
+    /// if they do not.
+    #[must_use]
+    pub fn settle(&self) -> bool {
+        (0..FIRST_SLEEPS).any(|_| {
+            std::thread::sleep(FIRST_SLEEP);
+            self.task().is_some_and(|task| task.place == Place::Here)
+        })
     }
 
     /// The current age. If the thread's arrival on its core was missed (some kernels occasionally

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use super::reader::{AgeReader, ReadError, Records};
-use super::record::{FineAge, Place, Service};
+use super::record::{FineAge, Service};
 use super::{BpfError, ElapsedBpf, call};
 use crate::affinity;
 use crate::mapping::{Access, SharedMapping};
@@ -55,9 +55,7 @@ fn a_client_reads_with_what_it_was_given() {
             let place = programs.register(pid, FineAge(5 << 32)).unwrap();
             let records = Records::read_only(cores, tasks).unwrap();
             let reader = AgeReader::new(records, place, pid);
-            while reader.task().unwrap().place != Place::Here {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
+            assert!(reader.settle());
             let mut last = FineAge(5 << 32);
             for turn in 0..50 {
                 affinity::pin(all[turn % all.len()]).unwrap();

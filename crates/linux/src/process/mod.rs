@@ -10,6 +10,7 @@ mod patience;
 mod pid_fd;
 mod stopped;
 pub mod text;
+mod thread_id;
 
 use std::fs::File;
 use std::io;
@@ -24,6 +25,7 @@ pub use pid_fd::PidFd;
 use serde::{Deserialize, Serialize};
 
 pub use stopped::while_stopped;
+pub use thread_id::{FoundThread, MOST_THREADS, find_thread, has_thread, own_thread_id};
 
 /// Why another process could not be examined.
 #[derive(Debug, thiserror::Error)]

@@ -44,7 +44,7 @@ pub use reserve::{
 };
 pub use response::{
     ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now, NtsSummary,
-    Response, ServerSummary, Status, Timescale, VmList, VmPrepared, VmRemoved, VmRow,
+    Response, ServerSummary, Status, ThreadAges, Timescale, VmList, VmPrepared, VmRemoved, VmRow,
 };
 
 pub use sources::{

@@ -125,8 +125,39 @@ pub struct Status {
     /// The NTP server, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerSummary>,
+    /// Ages of threads, where the counter is not invariant and was not chosen by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_ages: Option<ThreadAges>,
     /// Number of VMs served.
     pub vms: u64,
+}
+
+/// Ages of threads on a host whose counter is not invariant.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ThreadAges {
+    /// `starting`, `serving`, `stopped` (they have parted from CLOCK_MONOTONIC_RAW) or
+    /// `unavailable`.
+    pub state: String,
+    /// `bpf`, or `monotonic-raw` where the programs do not run.
+    pub source: String,
+    /// Why this source; when stopped or unavailable, also the next step.
+    pub reason: String,
+    /// Threads registered now.
+    pub threads: u64,
+    /// Their moves between cores, with those of threads that have left since.
+    pub moves: u64,
+    /// Changes of frequencies so far, on all cores.
+    pub frequency_changes: u64,
+    /// Events that the programs missed.
+    pub events_missed: u64,
+    /// What the ages are ahead of CLOCK_MONOTONIC_RAW since the start, in parts per million of it.
+    pub apart_ppm: Option<f64>,
+    /// The same over the last second, on one core.
+    pub last_apart_ppm: Option<f64>,
+    /// The largest of these seconds.
+    pub worst_apart_ppm: Option<f64>,
+    /// Beyond this they are not served any more.
+    pub limit_ppm: f64,
 }
 
 /// The NTP server.
