@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use timevisor::{BindOptions, Blackouts, Client, Elapsed, Timeline, TimelineError};
+use timevisor::{
+    BindOptions, Blackouts, Client, Elapsed, ThreadAge, ThreadAgeError, Timeline, TimelineError,
+};
 use timevisor_linux::elapsed_source::elapsed_source;
+use timevisor_protocols::control::{Request, Response};
 
 use crate::bind::{connect, explained, readings};
+use crate::connection::ask;
 
 #[derive(Args)]
 pub struct Options {
@@ -18,9 +22,17 @@ pub struct Options {
     /// Read again every this many seconds until interrupted
     #[arg(long, value_name = "SECONDS")]
     every: Option<f64>,
-    /// Instead, print how this host can measure a thread's age, and why; tries it, so as root
+    /// Instead, print how this host measures threads' ages, and why; without a timevisord tries it,
+    /// so as root
     #[arg(long, conflicts_with_all = ["every", "since"])]
     source: bool,
+    /// Instead, begin an age of this program's thread, and read it; where the counter is not
+    /// invariant
+    #[arg(long, conflicts_with_all = ["every", "since", "source"])]
+    thread: bool,
+    /// Read it so many times, each a line
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "thread")]
+    count: u64,
     /// Keep your own age in this file, for example a container's; begins if there is no such file
     #[arg(long, value_name = "FILE")]
     since: Option<PathBuf>,
@@ -33,13 +45,10 @@ pub struct Options {
 /// The timeline `elapsed`, which needs no requirement; or an age that is kept in a file.
 pub fn run(directory: &Path, options: &Options) -> Result<()> {
     if options.source {
-        let (source, why) = elapsed_source();
-        if options.json {
-            println!("{}", serde_json::json!({"source": source.name(), "reason": why}));
-        } else {
-            println!("{why}");
-        }
-        return Ok(());
+        return print_source(directory, options.json);
+    }
+    if options.thread {
+        return print_thread(directory, options);
     }
     let client = connect(directory)?;
     let Some(file) = &options.since else {
@@ -53,6 +62,54 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
         Ok(reading)
     };
     readings("elapsed", read, options.json, options.every)
+}
+
+/// What timevisord says, if one runs; otherwise what this process can do.
+fn print_source(directory: &Path, json: bool) -> Result<()> {
+    let (by, name, why) = match source_of_daemon(directory) {
+        Some((name, why)) => ("timevisord", name, why),
+        None => {
+            let (source, why) = elapsed_source();
+            ("this process", source.name().to_owned(), why)
+        }
+    };
+    if json {
+        println!("{}", serde_json::json!({"by": by, "source": name, "reason": why}));
+    } else {
+        println!("{why}");
+    }
+    Ok(())
+}
+
+/// The source and the reason. Everybody may ask at the socket that serves ages, root at the other.
+fn source_of_daemon(directory: &Path) -> Option<(String, String)> {
+    if let Ok(why) = ThreadAge::source_in(directory) {
+        let name = if why.starts_with("bpf") { "bpf" } else { "monotonic-raw" };
+        return Some((name.to_owned(), why));
+    }
+    let Ok(Response::Status(status)) = ask(directory, &Request::Status) else { return None };
+    let counter = status.counter;
+    let name = if counter.name == "monotonic-raw" { "monotonic-raw" } else { "counter" };
+    counter.reason.map(|why| (name.to_owned(), why))
+}
+
+/// Readings of this thread's age, each later than the one before.
+fn print_thread(directory: &Path, options: &Options) -> Result<()> {
+    let age = ThreadAge::begin_in(directory).map_err(|error| match error {
+        // The reason is timevisord's own.
+        ThreadAgeError::Refused(reason) => anyhow::anyhow!(reason),
+        error => error.into(),
+    })?;
+    for _ in 0..options.count {
+        let now = age.now()?;
+        if options.json {
+            let ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+            println!("{}", serde_json::json!({"age_ns": ns, "moves": age.moves()}));
+        } else {
+            println!("{}.{:09}", now.as_secs(), now.subsec_nanos());
+        }
+    }
+    Ok(())
 }
 
 /// The age that a file says, or one that begins now.

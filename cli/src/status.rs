@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
-use timevisor_protocols::control::{NtsSummary, Reference, Request, Response, Status};
+use timevisor_protocols::control::{NtsSummary, Reference, Request, Response, Status, ThreadAges};
 use timevisor_time::Duration;
 
 use crate::bound::sides;
@@ -99,6 +99,9 @@ fn text(status: &Status) -> String {
             out += &key_establishment(nts);
         }
     }
+    if let Some(ages) = &status.thread_ages {
+        out += &thread_ages(ages);
+    }
     out += &format!("VMs          {}\n", status.vms);
     out += &format!(
         "daemon       {} pid {}, up {} s\n\n",
@@ -110,6 +113,27 @@ fn text(status: &Status) -> String {
     );
     for reference in &status.references {
         out += &row(reference);
+    }
+    out
+}
+
+/// Ages of threads, and how far they are from the counter that bounds are counted by.
+fn thread_ages(ages: &ThreadAges) -> String {
+    let mut out = format!("thread ages  {} by {}: {}\n", ages.state, ages.source, ages.reason);
+    if ages.state == "serving" {
+        let ppm =
+            |ppm: Option<f64>| ppm.map_or("unknown".to_owned(), |ppm| format!("{ppm:+.1} ppm"));
+        out += &format!(
+            "             {} threads, {} moves, {} changes of frequencies, {} events missed\n",
+            ages.threads, ages.moves, ages.frequency_changes, ages.events_missed
+        );
+        out += &format!(
+            "             beside CLOCK_MONOTONIC_RAW: {} since the start, {} in the last second, {} at worst, {:.0} ppm allowed\n",
+            ppm(ages.apart_ppm),
+            ppm(ages.last_apart_ppm),
+            ppm(ages.worst_apart_ppm),
+            ages.limit_ppm
+        );
     }
     out
 }
@@ -210,6 +234,31 @@ mod tests {
         assert!(both.contains("37 s\n             it expires in 5 days\n"), "{both}");
         let early = said("", width, r#""tai_offset":null,"problem":null"#);
         assert!(early.contains("TAI - UTC    unknown until the time is known\n"), "{early}");
+    }
+
+    #[test]
+    fn ages_of_threads_are_told_where_they_are_served() {
+        let mut ages = ThreadAges {
+            state: "serving".to_owned(),
+            source: "bpf".to_owned(),
+            reason: "bpf, because X".to_owned(),
+            threads: 2,
+            moves: 500,
+            frequency_changes: 80,
+            events_missed: 0,
+            apart_ppm: Some(-3.25),
+            last_apart_ppm: None,
+            worst_apart_ppm: Some(40.0),
+            limit_ppm: 10_000.0,
+        };
+        assert_eq!(
+            thread_ages(&ages),
+            "thread ages  serving by bpf: bpf, because X\n             \
+             2 threads, 500 moves, 80 changes of frequencies, 0 events missed\n             \
+             beside CLOCK_MONOTONIC_RAW: -3.2 ppm since the start, unknown in the last second, +40.0 ppm at worst, 10000 ppm allowed\n"
+        );
+        ages.state = "stopped".to_owned();
+        assert_eq!(thread_ages(&ages).lines().count(), 1);
     }
 
     #[test]

@@ -110,8 +110,8 @@ impl<L: Listener> Listening<L> {
             }
             _ => {}
         }
-        let listener = L::bind(path)
-            .with_context(|| format!("cannot listen at {}", path.display()))?;
+        let listener =
+            L::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         Ok(Self { listener, path: path.to_owned(), pause: Pause::default() })
     }

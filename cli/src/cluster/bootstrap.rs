@@ -132,7 +132,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         ticks,
         earliest_utc_ns: interval.earliest().floor_nanos(),
         latest_utc_ns: interval.latest().ceil_nanos(),
-        guess_utc_ns: asking.guess(ticks).map(|guess| guess.floor_nanos()),
+        guess_utc_ns: asking.guess(ticks).map(timevisor::Instant::floor_nanos),
     };
     let horizon = horizon::ticks(&interval, &rate, WITHIN);
     let learned = Learned {

@@ -22,6 +22,7 @@
 //! | `requirement` | [`Requirement`] and whether it is met |
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
 //! | `elapsed` | [`Elapsed`]: how long something has been running, across migrations and checkpoints |
+//! | `thread_age` | [`ThreadAge`]: the age of a thread, where the counter is not invariant |
 //! | [`manual`] | [`manual::Clock`]: a manually driven clock for tests |
 //! | `source` | finding the page |
 //! | `tried` | [`Tried`]: a place that was tried and skipped, and why |
@@ -59,6 +60,7 @@ mod snapshot;
 mod source;
 #[cfg(test)]
 mod testing;
+mod thread_age;
 mod timeline;
 mod tried;
 pub mod wait;
@@ -81,6 +83,7 @@ pub use reading::Reading;
 pub use recording::{Recorder, Recording, RecordingError, Segment};
 pub use requirement::Requirement;
 pub use source::PageChoice;
+pub use thread_age::{ThreadAge, ThreadAgeError};
 pub use timeline::{Timeline, ValidUntil};
 pub use tried::Tried;
 pub use wait::at::{AtFd, AtOutcome};

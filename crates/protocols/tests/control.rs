@@ -88,6 +88,7 @@ fn status() -> Status {
         },
         discipline: None,
         server: None,
+        thread_ages: None,
         vms: 1,
     }
 }

@@ -94,10 +94,9 @@ impl Clients {
             (Ok(held), Answers::Serve(programs, _)) => {
                 client.held = Some(held);
                 let given = Answer::Given { place: held.place, tid: held.tid }.to_bytes();
-                let sent = programs.descriptors().is_ok_and(|[cores, tasks]| {
+                programs.descriptors().is_ok_and(|[cores, tasks]| {
                     client.stream.send(&given, &[cores.as_fd(), tasks.as_fd()]).is_ok()
-                });
-                sent
+                })
             }
             (Ok(_), Answers::Refuse(_)) => false,
             (Err(answer), _) => {
@@ -146,7 +145,8 @@ impl Clients {
         let tid = match find_thread(*pid, own) {
             Ok(FoundThread::Thread { tid, uid: is }) if is == *uid => tid,
             Ok(FoundThread::Thread { .. }) => {
-                return Err("the thread belongs to another user by now; begin again as that user".to_owned());
+                return Err("the thread belongs to another user by now; begin again as that user"
+                    .to_owned());
             }
             Ok(FoundThread::Cut) => {
                 return Err(format!(

@@ -48,7 +48,8 @@ impl Comparison {
         self.last_ppm = last;
         self.since_start_ppm = since.or(self.since_start_ppm);
         let worse = |worst: f64, ppm: f64| if ppm.abs() > worst.abs() { ppm } else { worst };
-        self.worst_ppm = last.map(|ppm| worse(self.worst_ppm.unwrap_or(0.0), ppm)).or(self.worst_ppm);
+        self.worst_ppm =
+            last.map(|ppm| worse(self.worst_ppm.unwrap_or(0.0), ppm)).or(self.worst_ppm);
         Ok(())
     }
 }

@@ -278,7 +278,12 @@ mod serving {
 
         /// Waits until `due`, or a client that is quiet needs to be closed, and serves who is
         /// ready. Returns true when the service is stopped.
-        fn turn(&mut self, service: &Service, due: Option<Duration>, answers: &Answers<'_>) -> bool {
+        fn turn(
+            &mut self,
+            service: &Service,
+            due: Option<Duration>,
+            answers: &Answers<'_>,
+        ) -> bool {
             let now = monotonic();
             self.listening.pause.is_over(now);
             let quiet = self.clients.fds().next().map(|_| now + INTERVAL);
@@ -302,7 +307,7 @@ mod serving {
             }
             let ready: Vec<bool> = fds
                 .iter()
-                .map(|fd| fd.ready())
+                .map(PollFd::ready)
                 .map(|ready| ready.readable || ready.error || ready.hangup)
                 .collect();
             drop(fds);

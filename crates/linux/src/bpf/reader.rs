@@ -80,9 +80,8 @@ impl Records {
     }
 
     pub(super) fn map(cores: OwnedFd, tasks: OwnedFd, access: Access) -> Result<Self, MapError> {
-        let map = |fd, records| {
-            SharedMapping::new(File::from(fd), records * size_of::<Record>(), access)
-        };
+        let map =
+            |fd, records| SharedMapping::new(File::from(fd), records * size_of::<Record>(), access);
         // The cores, and who looks after them.
         Ok(Self { cores: map(cores, CORES + 1)?, tasks: map(tasks, TASKS)? })
     }
