@@ -20,13 +20,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use timevisor_clock_page::reader::counter_of;
-use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
+use timevisor_clock_page::{Counter as _, Reader};
 use timevisor_linux::adjust;
 use timevisor_linux::clock::{bracket, monotonic, monotonic_raw_nanos, realtime};
 use timevisor_linux::counter::{HostCounter, Tsc};
-use timevisor_linux::page::ReadPage;
-use timevisor_time::{Duration as Span, Instant, TimescaleId, Utc};
+use timevisor_time::{Duration as Span, Instant, Utc};
 
+#[path = "../beside.rs"]
+mod beside;
 #[path = "../pages.rs"]
 mod pages;
 
@@ -35,8 +36,6 @@ const TRIES: usize = 8;
 /// Readings between two pauses of a watch.
 const BURST: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(200);
-
-type PageReader = Reader<ReadPage, HostCounter>;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -73,21 +72,21 @@ fn main() -> Result<()> {
     }
 }
 
-fn open(text: &str) -> Result<(String, PageReader)> {
+fn open(text: &str) -> Result<(String, beside::PageReader)> {
     let (name, path) = text.split_once('=').context("a page is given as NAME=PATH")?;
     let page = pages::open(Path::new(path))?;
     let counter = HostCounter::for_reader(counter_of(&page, 0)).context("a foreign counter")?;
     Ok((name.to_owned(), Reader::open(page, counter, 0)?))
 }
 
-fn answer(pages: &[(String, PageReader)]) -> Value {
+fn answer(pages: &[(String, beside::PageReader)]) -> Value {
     // Read before the clocks, because what it says must hold when they are read.
     let tracking = tracking();
     let mut all = serde_json::Map::new();
     for (name, reader) in pages {
         all.insert(
             name.clone(),
-            page(reader).unwrap_or_else(|error| json!({"error": error.to_string()})),
+            beside::page(reader).unwrap_or_else(|error| json!({"error": error.to_string()})),
         );
     }
     let real = bracket(&Tsc::unchecked(), TRIES);
@@ -130,38 +129,6 @@ fn shift(micros: i64) -> Value {
         Ok(()) => json!({"shifted_us": micros}),
         Err(error) => json!({"error": error.to_string()}),
     }
-}
-
-/// A page that counts the TSC gives the TSC value itself; any other page is read between two TSC
-/// reads.
-fn page(reader: &PageReader) -> Result<Value> {
-    let tsc = Tsc::unchecked();
-    let mut best: Option<(u64, Reading, u64)> = None;
-    for _ in 0..TRIES {
-        let before = tsc.read_ordered();
-        let reading = reader.read()?;
-        let after = tsc.read_ordered();
-        if best.is_none_or(|(from, _, to)| after.wrapping_sub(before) < to.wrapping_sub(from)) {
-            best = Some((before, reading, after));
-        }
-    }
-    let (mut before, reading, mut after) = best.context("no reading")?;
-    if reader.counter().id() == CounterId::X86Tsc {
-        (before, after) = (reading.counter, reading.counter);
-    }
-    let shift = match reading.timescale() {
-        TimescaleId::Tai => i64::from(reading.tai_offset().context("TAI without TAI - UTC")?),
-        _ => 0,
-    } * 1_000_000_000;
-    Ok(json!({
-        "before": before,
-        "after": after,
-        "earliest_ns": reading.earliest.floor_nanos().saturating_sub(shift),
-        "estimate_ns": reading.estimate.floor_nanos().saturating_sub(shift),
-        "latest_ns": reading.latest.ceil_nanos().saturating_sub(shift),
-        "known": reading.has_estimate(),
-        "status": reading.status().name(),
-    }))
 }
 
 /// The output line of `chronyc -c tracking`; null if chronyd does not answer.

@@ -3,7 +3,8 @@
 //! `lab-elapsed-bpf MOVES` registers itself, moves MOVES times back and forth between the first two
 //! processors, keeps reading its age, and prints its results as one JSON object. Then it announces
 //! core frequencies (BPF_PROG_TEST_RUN of the attached program, because a virtual machine has no
-//! cpufreq driver to do so) and continues reading. `lab-elapsed-bpf refused` prints the message
+//! cpufreq driver to do so) and continues reading, and times blocks of instructions at a full and at
+//! half a frequency (table 3 of the paper "RVEC and HPGC"). `lab-elapsed-bpf refused` prints the message
 //! that a user without privileges gets.
 #![forbid(unsafe_code)]
 
@@ -13,9 +14,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 use timevisor_linux::affinity;
+use timevisor_linux::bpf::elapsed::announce_frequency_to_all;
 use timevisor_linux::bpf::record::FineAge;
 use timevisor_linux::bpf::{ElapsedBpf, OwnAge};
 use timevisor_linux::clock::monotonic_raw_nanos;
+use timevisor_linux::counter::{Tsc, calibrate};
 use timevisor_linux::elapsed_source::{ElapsedSource, elapsed_source};
 
 /// A user without privileges.
@@ -79,6 +82,10 @@ fn main() -> Result<()> {
     let offset_error = own.core().map_or(0, |core| core.offset_error);
     drop(own);
     let announced = announce(&mut programs, first, second)?;
+    let blocks =
+        [("pinned", blocks(&programs, &[first])?), ("moves", blocks(&programs, &[first, second])?)];
+    let blocks: serde_json::Map<_, _> =
+        blocks.into_iter().map(|(name, said)| (name.to_owned(), said)).collect();
     println!(
         "{}",
         json!({
@@ -86,7 +93,7 @@ fn main() -> Result<()> {
             "arrivals_missed": arrivals_missed,
             "reads": readings.reads, "backward": readings.backward, "failed": readings.failed,
             "age_ns": end.0.nanos() - begin.1.nanos(), "raw_ns": end.1 - begin.0, "bridged_ns": task.bridged_ns,
-            "offset_error_ticks": offset_error, "announced": announced,
+            "offset_error_ticks": offset_error, "announced": announced, "blocks": blocks,
         })
     );
     Ok(())
@@ -111,4 +118,63 @@ fn announce(programs: &mut ElapsedBpf, first: usize, second: usize) -> Result<se
         "times": times, "changes": changes(programs) - before, "reads": readings.reads, "backward": readings.backward,
         "failed": readings.failed,
     }))
+}
+
+/// Runs of a block at the full and one at half the frequency.
+const RUNS: usize = 300;
+/// With moves, the thread goes to the other core after so many runs.
+const RUNS_A_STAY: usize = 10;
+/// Arithmetic instructions of a block, as in the paper.
+const INSTRUCTIONS: u64 = 5_000;
+
+/// Table 3: a block at the full frequency, then one at half of it, each timed by this thread's age.
+/// The frequencies are announced, so a block takes as long as before, and its age says twice that.
+fn blocks(programs: &ElapsedBpf, cores: &[usize]) -> Result<serde_json::Value> {
+    let word = |core: usize| u32::try_from(core).unwrap_or(u32::MAX);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
+    let khz = (calibrate(&Tsc::unchecked())?.period.hz() / 1e3).round() as u64;
+    for core in cores {
+        announce_frequency_to_all(khz, word(*core), word(*core))?;
+    }
+    affinity::pin(cores[0])?;
+    let own = programs.register_self(FineAge::default())?;
+    let (mut full, mut half, mut backward) = (Vec::new(), Vec::new(), 0u64);
+    let mut last = FineAge::default();
+    let mut seed = 1;
+    for run in 0..RUNS {
+        let core = cores[run / RUNS_A_STAY % cores.len()];
+        affinity::pin(core)?;
+        for (khz, times) in [(khz, &mut full), (khz / 2, &mut half)] {
+            announce_frequency_to_all(khz, word(core), word(core))?;
+            let begin = own.read()?;
+            seed = block(seed);
+            let end = own.read()?;
+            backward += u64::from(begin <= last) + u64::from(end <= begin);
+            last = end;
+            times.push((end.0 - begin.0) as f64 / 4_294_967_296.0 / 1e3);
+        }
+        announce_frequency_to_all(khz, word(core), word(core))?;
+    }
+    std::hint::black_box(seed);
+    let both: Vec<f64> = full.iter().zip(&half).map(|(full, half)| full + half).collect();
+    Ok(json!({
+        "runs": RUNS, "backward": backward, "migrations": own.task().map(|task| task.migrations),
+        "full_us": figures(full), "half_us": figures(half), "both_us": figures(both),
+    }))
+}
+
+/// Multiplications and exclusive ors, each of which needs the one before.
+fn block(mut value: u64) -> u64 {
+    for _ in 0..INSTRUCTIONS / 2 {
+        value = std::hint::black_box(value.wrapping_mul(0x5851_f42d_4c95_7f2d)) ^ 0x1405;
+    }
+    value
+}
+
+fn figures(mut values: Vec<f64>) -> serde_json::Value {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let sd = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
+    json!({"mean": mean, "sd": sd, "median": values[values.len() / 2]})
 }

@@ -51,12 +51,36 @@ fn judge(said: &Value) -> anyhow::Result<String> {
     let (age, raw) = (number(said, "age_ns")?, number(said, "raw_ns")?);
     let apart = (age as f64 / raw as f64 - 1.0).abs();
     ensure!(apart < TOLERANCE, "the age differs from CLOCK_MONOTONIC_RAW by {apart}: {said}");
+    let table = ["pinned", "moves"].map(|way| table_3(&said["blocks"][way]));
+    let [pinned, moves] = table;
+    let table = format!("blocks: {}; with moves: {}", pinned?, moves?);
     Ok(format!(
         "{} reads over {MOVES} moves, each later than the one before; {:.0} ppm from CLOCK_MONOTONIC_RAW, {:.1} % counted by \
-         CLOCK_MONOTONIC between cores; {} frequencies announced by trial runs",
+         CLOCK_MONOTONIC between cores; {} frequencies announced by trial runs; {table}",
         number(said, "reads")?,
         apart * 1e6,
         number(said, "bridged_ns")? as f64 / age as f64 * 100.0,
         number(announced, "times")?,
+    ))
+}
+
+/// Table 3 of the paper "RVEC and HPGC", with frequencies that are announced and not real: the ages
+/// of a block at the full frequency and of one at half of it.
+fn table_3(said: &Value) -> anyhow::Result<String> {
+    let number = |of: &str, name: &str| {
+        said[of][name].as_f64().with_context(|| format!("no {of} {name}: {said}"))
+    };
+    ensure!(said["backward"] == 0, "{said}");
+    let ratio = number("half_us", "median")? / number("full_us", "median")?;
+    ensure!(
+        (ratio / 2.0 - 1.0).abs() < TOLERANCE,
+        "half a frequency is {ratio} times as long: {said}"
+    );
+    Ok(format!(
+        "{:.1} us at the full and {:.1} at half the announced frequency (medians, {ratio:.2} times), together {:.1} us, sd {:.1}",
+        number("full_us", "median")?,
+        number("half_us", "median")?,
+        number("both_us", "mean")?,
+        number("both_us", "sd")?,
     ))
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod container;
+pub(crate) mod daemon;
 pub(crate) mod truth;
 
 use crate::scenario::Need::{Apt, Fetched, Root};
@@ -62,5 +63,13 @@ const TESTS: &[Test] = &[
         ],
         seconds: 90,
         run: bpf::elapsed_bpf,
+    },
+    Test {
+        name: "elapsed-bpf-daemon",
+        about: "timevisord serves ages of threads where the counter is not invariant: moves, frequencies, restarts, and a page that holds the truth meanwhile",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 240,
+        run: daemon::elapsed_bpf_daemon,
     },
 ];
