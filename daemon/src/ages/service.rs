@@ -116,7 +116,8 @@ mod serving {
 
     /// Serves with these programs until they fail or it is stopped.
     pub fn run(service: &Service, programs: ElapsedBpf, reason: &str) {
-        let end = serve(service, &programs, reason).unwrap_or_else(|error| {
+        let Some(mut room) = Room::open(service) else { return };
+        let end = serve(service, &mut room, &programs, reason).unwrap_or_else(|error| {
             End::Failed(format!(
                 "ages of threads were counted by bpf and failed: {error}; restart timevisord"
             ))
@@ -125,7 +126,8 @@ mod serving {
         if let Err(error) = programs.attend(state) {
             tracing::warn!("readers of ages are not told that it is over: {error}");
         }
-        // Detaches them.
+        // Readers know before their connections end. The programs are detached.
+        room.clients.close_all();
         drop(programs);
         let End::Failed(reason) = end else { return };
         tracing::error!("{reason}");
@@ -134,19 +136,28 @@ mod serving {
             told.reason.clone_from(&reason);
             told.threads = 0;
         });
-        refuse(service, &reason);
+        refuse_in(service, &mut room, &reason);
     }
 
     /// Answers everybody with this reason until it is stopped.
     pub fn refuse(service: &Service, reason: &str) {
-        let Some(mut room) = Room::open(service) else { return };
+        if let Some(mut room) = Room::open(service) {
+            refuse_in(service, &mut room, reason);
+        }
+    }
+
+    fn refuse_in(service: &Service, room: &mut Room, reason: &str) {
         while !room.turn(service, None, &Answers::Refuse(reason)) {
             room.clients.on_timer(monotonic(), None);
         }
     }
 
-    fn serve(service: &Service, programs: &ElapsedBpf, reason: &str) -> Result<End, BpfError> {
-        let Some(mut room) = Room::open(service) else { return Ok(End::Stopped) };
+    fn serve(
+        service: &Service,
+        room: &mut Room,
+        programs: &ElapsedBpf,
+        reason: &str,
+    ) -> Result<End, BpfError> {
         let cores = affinity::allowed().unwrap_or_default();
         let own = programs.register_self(FineAge::default())?;
         let mut rotation = Rotation { own, cores, turn: 0, comparison: Comparison::default() };
@@ -179,7 +190,9 @@ mod serving {
 
     fn words(Parted { ppm, over_ns }: Parted) -> String {
         format!(
-            "ages of threads went {ppm:.0} ppm faster than CLOCK_MONOTONIC_RAW over {:.1} s, more than {:.0}: a frequency changed that the kernel does not report; restart timevisord to count new ages, or read CLOCK_MONOTONIC_RAW",
+            "ages of threads went {:.0} ppm {} than CLOCK_MONOTONIC_RAW over {:.1} s, more than {:.0}: a frequency changed that the kernel does not report; restart timevisord to count new ages, or read CLOCK_MONOTONIC_RAW",
+            ppm.abs(),
+            if ppm > 0.0 { "faster" } else { "slower" },
             over_ns as f64 / 1e9,
             super::super::LIMIT_PPM
         )
@@ -312,7 +325,6 @@ mod serving {
                 .collect();
             drop(fds);
             if ready[0] {
-                self.clients.close_all();
                 return true;
             }
             let programs = match answers {

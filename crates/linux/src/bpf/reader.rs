@@ -171,6 +171,9 @@ impl<R: Borrow<Records>> AgeReader<R> {
     fn read_once(&self) -> Result<FineAge, ReadError> {
         let tsc = Tsc::unchecked();
         let records = self.records.borrow();
+        // A thread that moved after the end of the service would be lost for ever.
+        let service = records.service();
+        check_state(service.1)?;
         let mine = records.task(self.place);
         for _ in 0..ATTEMPTS {
             let Some((sequence, task)) = record::task(mine) else { break };
@@ -192,7 +195,7 @@ impl<R: Borrow<Records>> AgeReader<R> {
                     return Err(ReadError::Lost);
                 }
                 let age = task.age_at(core.age_at(count));
-                self.check_service(age.nanos(), records.service())?;
+                self.check_attended(age.nanos(), service.0)?;
                 return Ok(age);
             }
         }
@@ -201,16 +204,7 @@ impl<R: Borrow<Records>> AgeReader<R> {
 
     /// Whether the records are looked after. No call is made: what has passed by this thread's age
     /// since the last look that it knows of is compared with what has passed by the looks.
-    fn check_service(
-        &self,
-        age: u64,
-        (looked_at, service): (u64, Service),
-    ) -> Result<(), ReadError> {
-        match service {
-            Service::Serving => {}
-            Service::Parted => return Err(ReadError::Parted),
-            Service::Ended => return Err(ReadError::Ended),
-        }
+    fn check_attended(&self, age: u64, looked_at: u64) -> Result<(), ReadError> {
         if looked_at == 0 {
             return Ok(());
         }
@@ -249,6 +243,14 @@ impl<R: Borrow<Records>> AgeReader<R> {
     }
 }
 
+fn check_state(service: Service) -> Result<(), ReadError> {
+    match service {
+        Service::Serving => Ok(()),
+        Service::Parted => Err(ReadError::Parted),
+        Service::Ended => Err(ReadError::Ended),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,7 +273,7 @@ mod tests {
     fn a_reader_notices_when_nobody_looks_after_the_records() {
         const S: u64 = 1_000_000_000;
         let reader = reader();
-        let check = |age, look| reader.check_service(age * S, (look * S, Service::Serving));
+        let check = |age, look| reader.check_attended(age * S, look * S);
         // Nobody needs to.
         assert_eq!((check(0, 0), check(1000, 0)), (Ok(()), Ok(())));
         assert_eq!((check(1000, 5), check(1008, 5)), (Ok(()), Ok(())));
@@ -281,7 +283,5 @@ mod tests {
         // A reader that comes after ten minutes finds a look that was one second after its last.
         assert_eq!(check(1610, 16), Err(ReadError::Unattended));
         assert_eq!(check(1610, 615), Ok(()));
-        assert_eq!(reader.check_service(0, (1, Service::Parted)), Err(ReadError::Parted));
-        assert_eq!(reader.check_service(0, (1, Service::Ended)), Err(ReadError::Ended));
     }
 }

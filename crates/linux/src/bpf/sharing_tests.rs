@@ -69,6 +69,8 @@ fn a_client_reads_with_what_it_was_given() {
             reader.read().unwrap();
             programs.attend(Service::Parted).unwrap();
             assert_eq!(reader.read(), Err(ReadError::Parted));
+            programs.attend(Service::Ended).unwrap();
+            assert_eq!(reader.read(), Err(ReadError::Ended));
             programs.attend(Service::Serving).unwrap();
             programs.release(place, pid);
             assert_eq!(reader.read(), Err(ReadError::Gone));
