@@ -18,6 +18,8 @@ mod clients;
 #[cfg(target_arch = "x86_64")]
 mod comparison;
 mod service;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -39,6 +41,22 @@ const LIMIT_PPM: f64 = 10_000.0;
 /// What the service says of itself.
 type Told = Arc<Mutex<ThreadAges>>;
 
+fn starting(reason: &str) -> ThreadAges {
+    ThreadAges {
+        state: "starting".to_owned(),
+        source: "monotonic-raw".to_owned(),
+        reason: reason.to_owned(),
+        threads: 0,
+        moves: 0,
+        frequency_changes: 0,
+        events_missed: 0,
+        apart_ppm: None,
+        last_apart_ppm: None,
+        worst_apart_ppm: None,
+        limit_ppm: LIMIT_PPM,
+    }
+}
+
 /// The service, as the event loop sees it.
 pub struct Ages {
     told: Told,
@@ -54,19 +72,7 @@ impl Ages {
         if !raw || config.counter != CounterChoice::Auto {
             return Ok(None);
         }
-        let told = Arc::new(Mutex::new(ThreadAges {
-            state: "starting".to_owned(),
-            source: "monotonic-raw".to_owned(),
-            reason: clock.counter_reason.clone(),
-            threads: 0,
-            moves: 0,
-            frequency_changes: 0,
-            events_missed: 0,
-            apart_ppm: None,
-            last_apart_ppm: None,
-            worst_apart_ppm: None,
-            limit_ppm: LIMIT_PPM,
-        }));
+        let told = Arc::new(Mutex::new(starting(&clock.counter_reason)));
         let stop = Arc::new(EventFd::new().context("cannot start counting ages")?);
         let service = Service {
             directory: config.run_directory.clone(),
