@@ -18,7 +18,8 @@ mod clients;
 #[cfg(target_arch = "x86_64")]
 mod comparison;
 mod service;
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -52,7 +52,9 @@ pub use guest_traps::GuestTraps;
 pub use own_age::OwnAge;
 pub use reader::{AgeReader, ReadError, Records};
 
-#[cfg(all(test, feature = "bpf"))]
+#[cfg(test)]
+#[cfg(feature = "bpf")]
 mod refusal_tests;
-#[cfg(all(test, feature = "bpf"))]
+#[cfg(test)]
+#[cfg(feature = "bpf")]
 mod sharing_tests;
