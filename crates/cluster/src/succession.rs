@@ -9,7 +9,8 @@
 //!
 //! The successor begins at the end of its own bounds, and further by twice the widest bounds that it
 //! has heard of: a host's estimate before was ahead of the timeline by no more than these, and its first
-//! one after is behind by no more than these, so it does not go back.
+//! one after is behind by no more than these, so it does not go back. Of hosts that the successor has not heard of
+//! this is not so (13 of 31,054 that went over in random worlds): they are told of a disruption like all others.
 //!
 //! Before that it asks everybody whom it knows whether they know better (`node`), so that two rarely
 //! continue at once.

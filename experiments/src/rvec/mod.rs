@@ -8,9 +8,9 @@
 //! | `moved.rs`, `worker.rs` | table 4: a benchmark that moves between hosts during measurements |
 //! | `paper.rs` | the paper's published results |
 //!
-//! Not included: table 3 (the frequency of a virtual machine's processors cannot be changed on
-//! request, and would not affect an invariant TSC), OpenVZ, Memperf (table 4 describes the
-//! substitute), and HPGC between machines (section 5.4).
+//! Not included: table 3 (the lab test `elapsed-bpf` has it with announced frequencies, because that of a
+//! virtual machine's processors cannot be changed on request), OpenVZ, Memperf (table 4 describes the
+//! substitute), and HPGC (sections 5.4 and 5.5: the lab tests `cluster-three` and `cluster-thousand`).
 
 mod moved;
 mod paper;
