@@ -371,7 +371,7 @@ mod tests {
         let parse = |keys: &[&str]| {
             toml::from_str::<ClusterConfig>(&keys.join("\n")).map(|config| format!("{config:?}"))
         };
-        assert_eq!(keys.len(), 11, "{keys:?}");
+        assert_eq!(keys.len(), 12, "{keys:?}");
         assert_eq!(parse(&keys).unwrap(), parse(&keys[..2]).unwrap());
     }
 

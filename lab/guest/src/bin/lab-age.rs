@@ -1,7 +1,7 @@
 //! lab-age: two ages of this process, with and without blackouts, as lines of JSON.
 //!
 //! `lab-age FILE` starts both ages and appends to FILE every 20 ms until it is killed:
-//! CLOCK_REALTIME before, the two readings, CLOCK_REALTIME after. It keeps no connections, so that
+//! CLOCK_REALTIME before, the two readings, CLOCK_REALTIME after; or why there is none. It keeps no connections, so that
 //! CRIU can move it.
 #![forbid(unsafe_code)]
 
@@ -20,10 +20,12 @@ fn main() -> Result<()> {
     let runs = Elapsed::begin(&tai, Blackouts::Exclude)?;
     loop {
         let before = realtime();
-        let (counts, runs) = (counts.now()?, runs.now()?);
-        let line = json!({
-            "before_ns": before, "after_ns": realtime(), "counts": said(&counts), "runs": said(&runs),
-        });
+        let line = match (counts.now(), runs.now()) {
+            (Ok(counts), Ok(runs)) => json!({
+                "before_ns": before, "after_ns": realtime(), "counts": said(&counts), "runs": said(&runs),
+            }),
+            (Err(error), _) | (_, Err(error)) => json!({"error": format!("{error:#}")}),
+        };
         // A single write: a checkpoint between two writes would leave half a line.
         file.write_all(format!("{line}\n").as_bytes())?;
         std::thread::sleep(Duration::from_millis(20));

@@ -54,15 +54,20 @@ pub(crate) fn often(ctx: &Context) -> anyhow::Result<String> {
     let mut guest = begin(ctx)?;
     wait_lines(&mut guest, 20)?;
     let (mut taken, mut judge, mut widest_ns) = (0, None::<Judge>, 0);
+    let mut errors = Vec::new();
     for turn in 0..=moves {
         for line in &ages_from(&mut guest, taken + 1)? {
+            taken += 1;
+            if let Some(error) = line["error"].as_str() {
+                errors.push(error.to_owned());
+                continue;
+            }
             let judge = match &mut judge {
                 Some(judge) => judge,
                 none => none.insert(Judge::new(line)?),
             };
             let counts = judge.take(line)?;
             widest_ns = widest_ns.max(counts.2 - counts.0);
-            taken += 1;
         }
         if turn == moves {
             break;
@@ -75,10 +80,14 @@ pub(crate) fn often(ctx: &Context) -> anyhow::Result<String> {
         restore(&mut guest, if turn % 2 == 0 { "b" } else { "a" })?;
         wait_lines(&mut guest, seen + READINGS_BETWEEN)?;
     }
+    ensure!(errors.len() * 100 <= taken, "{} of {taken} failed: {errors:?}", errors.len());
     Ok(format!(
-        "{moves} moves between two hosts, {taken} readings of both ages: each later than the one before, each holding the truth \
-         (known within {:.1} ms at worst)",
-        widest_ns as f64 / 1e6
+        "{moves} moves between two hosts, {} readings of both ages: each later than the one before, each holding the truth \
+         (known within {:.1} ms at worst); {} failed with an error{}",
+        taken - errors.len(),
+        widest_ns as f64 / 1e6,
+        errors.len(),
+        errors.first().map_or(String::new(), |first| format!(", the first of them: {first}"))
     ))
 }
 
