@@ -20,8 +20,9 @@ use crate::tests::cluster::offline::Node;
 use crate::tests::faults::common::reference;
 
 const PORT: u16 = 41_360;
-/// Of hosts, s. 256 s are four questions where chronyd's poll of the distributions, 64 s at least, asks one.
-const POLLS_S: [u64; 3] = [16, 64, 256];
+/// Polls of hosts, s, and how far their counters' rates may be from the measured ones, ppm: the default, and what
+/// chronyd takes for granted of every clock (maxclockerror).
+const HOSTS: [(u64, u32); 5] = [(16, 15), (64, 15), (16, 1), (64, 1), (256, 1)];
 /// Of chronyds, as powers of two: 16 and 64 s.
 const CHRONY_POLLS: [u32; 2] = [4, 6];
 /// 10 ppm, and 20 ppb more or less within two hours.
@@ -42,8 +43,8 @@ pub(crate) fn energy(ctx: &Context) -> anyhow::Result<String> {
     root.wait_synchronized(1_000)?;
     let ticks_a_turn = WANDER_S * hz()?;
     let mut members = Vec::new();
-    for poll_s in POLLS_S {
-        members.push(Member::new(ctx, poll_s, ticks_a_turn)?);
+    for (poll_s, ppm) in HOSTS {
+        members.push(Member::new(ctx, poll_s, ppm, ticks_a_turn)?);
     }
     let mut chronyds = Vec::new();
     for poll in CHRONY_POLLS {
@@ -90,7 +91,8 @@ pub(crate) fn energy(ctx: &Context) -> anyhow::Result<String> {
             widths.push(client.claim()?);
         }
     }
-    let names = POLLS_S.iter().map(|s| format!("a host that asks every {s} s"));
+    let names =
+        HOSTS.iter().map(|(s, ppm)| format!("a host that asks every {s} s and states {ppm} ppm"));
     let names = names.chain(CHRONY_POLLS.iter().map(|p| format!("chronyd every {} s", 1 << p)));
     let mut told = Vec::new();
     for ((name, (asked, woken)), widths) in names.zip(&costs).zip(&mut widths) {
@@ -113,12 +115,12 @@ struct Member {
 }
 
 impl Member {
-    fn new(ctx: &Context, poll_s: u64, ticks_a_turn: f64) -> anyhow::Result<Self> {
-        let ctx = ctx.further(&format!("every{poll_s}"))?;
+    fn new(ctx: &Context, poll_s: u64, ppm: u32, ticks_a_turn: f64) -> anyhow::Result<Self> {
+        let ctx = ctx.further(&format!("every{poll_s}-{ppm}ppm"))?;
         let (amplitude_ppb, period) = (WANDER_PPB, ticks_a_turn);
         let parameters = Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb, period };
         let lines = format!(
-            "[guests]\ndiscover = false\n[[reference]]\ntype = \"cluster\"\ncluster = \"lab\"\n[[cluster]]\nname = \"lab\"\n\
+            "[oscillator]\nmeasured_rate_ppm = {ppm}\nwander = \"tcxo\"\n[guests]\ndiscover = false\n[[reference]]\ntype = \"cluster\"\ncluster = \"lab\"\n[[cluster]]\nname = \"lab\"\n\
              serve = false\nseeds = [\"127.0.0.1:{PORT}\"]\npeers = 1\npoll = \"{poll_s}s\"\nlease = \"1h\"\n"
         );
         let node = Node::start(&ctx, Oscillator::new(&ctx, parameters)?, &lines)?;
