@@ -5,9 +5,11 @@
 //! | this one | the loop, and who is told what when |
 //! | `changes.rs` | references and configurations that change while it runs |
 //! | `directory.rs` | the run directory: ours alone |
+//! | `following.rs` | what references have to say of themselves, and are told |
 
 mod changes;
 mod directory;
+mod following;
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -35,7 +37,7 @@ use crate::grid;
 use crate::introspection::Introspection;
 use crate::notices::Notices;
 use crate::parser::Parser;
-use crate::references::{Need, Reference, Surroundings};
+use crate::references::{Reference, Surroundings};
 use crate::report;
 use crate::reservations::Reservations;
 use crate::server::{self, Server, Told};
@@ -64,8 +66,6 @@ const NETWORK_SETTLES: Duration = Duration::from_millis(500);
 const MOST_DESCRIPTORS: u64 = 65_536;
 /// An answer of a server that is not parsed by then counts as lost.
 const PARSER_PATIENCE: std::time::Duration = std::time::Duration::from_millis(200);
-/// How often the references' states are compared with what was logged.
-const LOG_REFERENCES: Duration = Duration::from_secs(1);
 
 /// Reads the configuration again: the file, and the command line above it.
 pub type Load = Box<dyn Fn() -> Result<(Config, String)>>;
@@ -393,82 +393,6 @@ impl Daemon {
     fn taken_by_others(&self, index: usize) -> Vec<SocketAddr> {
         let others = self.references.iter().enumerate().filter(|(other, _)| *other != index);
         others.flat_map(|(_, reference)| reference.asked()).collect()
-    }
-
-    /// Tells the clocks which references are one witness, when that has changed.
-    fn heed_witnesses(&mut self) {
-        let witnesses = Reference::witnesses(&self.references);
-        if witnesses != self.witnesses {
-            self.clock.set_witnesses(&witnesses);
-            self.timelines.set_witnesses(&witnesses);
-            self.witnesses = witnesses;
-        }
-    }
-
-    /// Collects changes of the references' own state. Returns true when there is something to
-    /// publish.
-    fn heed_references(&mut self, now: Duration) -> bool {
-        for (index, reference) in self.references.iter_mut().enumerate() {
-            if reference.take_replacement() {
-                self.clock.forget(index);
-                self.timelines.forget(index);
-            }
-        }
-        let mut disrupted = false;
-        for reference in &mut self.references {
-            disrupted |= reference.take_disruption();
-        }
-        if disrupted {
-            self.clock.start_over("the host disrupted this guest's time");
-            self.restart(now);
-        }
-        disrupted
-    }
-
-    /// Starts over after the counter was disturbed.
-    fn restart(&mut self, now: Duration) {
-        self.timelines.start_over(&self.clock);
-        self.witnesses.clear();
-        self.references.iter_mut().for_each(|r| r.restart(now));
-        if let Some(discipline) = &mut self.discipline {
-            discipline.restart(&self.clock);
-        }
-    }
-
-    /// Tells each reference what the clock needs, which decides how often servers are polled.
-    fn tell_references(&mut self, now: Duration) {
-        let knowledge = self.clock.knowledge();
-        let configured = self.config.clock.required_bound.map(span);
-        let rate = knowledge.clock.as_ref().map(|known| known.slopes.half_width().ppb() * 1e-9);
-        let wander = self.config.oscillator.wander.per_second();
-        let all = self.config.references.iter().zip(&mut self.references);
-        for (index, (config, reference)) in all.enumerate() {
-            let name = config.name();
-            let required = configured.into_iter().chain(self.timelines.required(index)).min();
-            let falseticker = knowledge.falsetickers.iter().any(|f| f.name == name);
-            reference.require(now, &Need { required, rate, wander, falseticker });
-        }
-    }
-
-    /// Logs each change of a reference's state once.
-    fn log_references(&mut self, now: Duration) {
-        if now < self.tell_references_at {
-            return;
-        }
-        self.tell_references_at = now + LOG_REFERENCES;
-        for (index, log) in self.told_references.iter_mut().enumerate() {
-            let report = report::reference(&self.clock, index, &self.references[index]);
-            // Which reference weighs most is not its own state.
-            let word = if report.status == "selected" { "reachable" } else { &report.status };
-            let Some(said) = log.observe(now, word, "probing") else { continue };
-            let restless = restless(said);
-            let (name, detail) = (&report.name, &report.detail);
-            if matches!(word, "reachable" | "probing") {
-                tracing::info!("reference {name} is {word}: {detail}{restless}");
-            } else {
-                tracing::warn!("reference {name} is {word}: {detail}{restless}");
-            }
-        }
     }
 
     fn publish(&mut self) {

@@ -222,9 +222,17 @@ impl Client {
         self.node.answered(server, &answer, now)
     }
 
-    /// What followed from questions that nobody has answered; to be asked for after [`Self::on_timer`].
+    /// What followed from questions that nobody has answered; to be asked for after [`Self::on_timer`] and
+    /// [`Self::unreachable`].
     pub fn take_events(&mut self) -> Vec<Event<SocketAddr>> {
         core::mem::take(&mut self.events)
+    }
+
+    /// The network says that nobody listens there: the question is not waited for.
+    pub fn unreachable(&mut self, server: SocketAddr, now: Duration) {
+        if self.waiting.take_if(|waiting| waiting.question.server == server).is_some() {
+            self.events.extend(self.node.lost(server, now));
+        }
     }
 
     fn remember(&mut self, server: SocketAddr, why: Refused) {

@@ -265,6 +265,25 @@ fn a_server_that_falls_silent_in_the_middle_has_said_enough() {
 }
 
 #[test]
+fn where_nobody_listens_no_time_is_lost() {
+    let seeds = ["127.0.0.1:1001", "127.0.0.1:1002"];
+    let mut client = client(&seeds);
+    let mut asked = Vec::new();
+    for turn in 1..=4 {
+        let (server, _) = client.on_timer(Duration::ZERO, &Random::of(turn)).unwrap();
+        // What concerns another server is none of this question's business.
+        client.unreachable(at("127.0.0.1:7"), Duration::ZERO);
+        assert!(client.poll_at() > Duration::ZERO);
+        client.unreachable(server, Duration::ZERO);
+        asked.push(server);
+    }
+    assert!(
+        asked[..3].iter().all(|server| *server == asked[0]) && asked[3] != asked[0],
+        "{asked:?}"
+    );
+}
+
+#[test]
 fn a_referral_to_itself_costs_no_time() {
     let mut client = client(&["127.0.0.1:1001", "127.0.0.1:1002"]);
     let (me, _) = client.on_timer(Duration::ZERO, &Random::of(1)).unwrap();

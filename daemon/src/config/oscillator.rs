@@ -79,14 +79,18 @@ impl OscillatorConfig {
 
     /// The estimate's parameters, with this statement applied.
     pub fn parameters(&self) -> Parameters {
+        let measured_rate = RateError::from_ppm(self.measured_rate_ppm);
+        let default = Parameters::default();
         Parameters {
             unmeasured_rate: RateError::from_ppm(self.unmeasured_rate_ppm),
-            measured_rate: RateError::from_ppm(self.measured_rate_ppm),
+            measured_rate,
+            // A better oscillator's rate has to be proven better, too, before it counts as measured.
+            rate_known_within: default.rate_known_within.min(measured_rate),
             bounds: BoundParameters {
                 wander_floor: self.wander.per_second(),
                 ..BoundParameters::default()
             },
-            ..Parameters::default()
+            ..default
         }
     }
 }

@@ -153,6 +153,8 @@ fn values_out_of_range_say_what_would_be_right() {
     assert!(error("reference = []").contains("at least one"));
     assert!(error("[clock]\nvalidity = \"2s\"").contains("3 publish intervals"));
     assert!(error("[oscillator]\nmeasured_rate_ppm = 200").contains("must not exceed"));
+    // Better than the 3 ppm that prove an ordinary crystal's rate.
+    Config::parse("[oscillator]\nmeasured_rate_ppm = 1\nwander = \"tcxo\"").unwrap();
     assert!(error("[clock]\nstale_after = \"0s\"").contains("stale_after"));
     assert!(error("[clock]\nmeasured_rate_ppm = 15").contains("oscillator.measured_rate_ppm"));
     for wander in ["0", "-3e-8", "1e-5", "nan", "\"quartz\""] {

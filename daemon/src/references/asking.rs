@@ -132,6 +132,9 @@ impl Asking {
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!("a host of a cluster: {}", describe(&error));
+                    if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                        self.client.unreachable(socket.peer(), now);
+                    }
                     break;
                 }
             }

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
+use timevisor_clock_page::Counter as _;
 use timevisor_linux::affinity;
 use timevisor_linux::bpf::elapsed::announce_frequency_to_all;
 use timevisor_linux::bpf::record::FineAge;
@@ -139,19 +140,26 @@ fn blocks(programs: &ElapsedBpf, cores: &[usize]) -> Result<serde_json::Value> {
     affinity::pin(cores[0])?;
     let own = programs.register_self(FineAge::default())?;
     let (mut full, mut half, mut backward) = (Vec::new(), Vec::new(), 0u64);
+    // What a tick of the processor's counter is worth, which no other program's load changes.
+    let (mut full_ticks, mut half_ticks) = (Vec::new(), Vec::new());
+    let tsc = Tsc::unchecked();
     let mut last = FineAge::default();
     let mut seed = 1;
     for run in 0..RUNS {
         let core = cores[run / RUNS_A_STAY % cores.len()];
         affinity::pin(core)?;
-        for (khz, times) in [(khz, &mut full), (khz / 2, &mut half)] {
+        let kinds = [(khz, &mut full, &mut full_ticks), (khz / 2, &mut half, &mut half_ticks)];
+        for (khz, times, worth) in kinds {
             announce_frequency_to_all(khz, word(core), word(core))?;
-            let begin = own.read()?;
+            let begin = (own.read()?, tsc.read_ordered());
             seed = block(seed);
-            let end = own.read()?;
+            let (ticks, end) = (tsc.read_ordered() - begin.1, own.read()?);
+            let begin = begin.0;
             backward += u64::from(begin <= last) + u64::from(end <= begin);
             last = end;
-            times.push((end.0 - begin.0) as f64 / 4_294_967_296.0 / 1e3);
+            let ns = (end.0 - begin.0) as f64 / 4_294_967_296.0;
+            times.push(ns / 1e3);
+            worth.push(ns / ticks as f64);
         }
         announce_frequency_to_all(khz, word(core), word(core))?;
     }
@@ -160,6 +168,7 @@ fn blocks(programs: &ElapsedBpf, cores: &[usize]) -> Result<serde_json::Value> {
     Ok(json!({
         "runs": RUNS, "backward": backward, "migrations": own.task().map(|task| task.migrations),
         "full_us": figures(full), "half_us": figures(half), "both_us": figures(both),
+        "full_ns_a_tick": figures(full_ticks), "half_ns_a_tick": figures(half_ticks),
     }))
 }
 

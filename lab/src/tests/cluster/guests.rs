@@ -272,7 +272,7 @@ impl Inner {
     }
 }
 
-/// Who leads the timeline, once all that are left agree on an origin that is not the first.
+/// Who leads the timeline, once all that are left agree on an origin that is not the first, and have bounds.
 fn master(members: &[Bound], inner: &mut [Inner]) -> anyhow::Result<Option<String>> {
     let mut all = Vec::new();
     for member in members {
@@ -290,7 +290,10 @@ fn master(members: &[Bound], inner: &mut [Inner]) -> anyhow::Result<Option<Strin
         let clocks = status["clusters"].as_array().cloned().unwrap_or_default();
         let clock = clocks.into_iter().find(|clock| clock["timeline"] == TIMELINE);
         let clock = clock.with_context(|| format!("no timeline: {status}"))?;
-        origins.push(clock["origin"].as_str().unwrap_or_default().to_owned());
+        // Who has heard of the origin and knows nothing of its time yet has not gone over.
+        let known = clock["below_ns"].is_u64();
+        let origin = clock["origin"].as_str().filter(|_| known);
+        origins.push(origin.unwrap_or_default().to_owned());
         if clock["role"] == "master" {
             masters.push(name.to_owned());
         }
