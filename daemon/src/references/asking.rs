@@ -132,7 +132,7 @@ impl Asking {
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!("a host of a cluster: {}", describe(&error));
-                    if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    if error.is_refused() {
                         self.client.unreachable(socket.peer(), now);
                     }
                     break;

@@ -78,6 +78,15 @@ pub enum UdpError {
     },
 }
 
+impl UdpError {
+    /// Whether the peer's host has answered that nobody listens.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        let (Self::Send { source, .. } | Self::Receive { source, .. }) = self else { return false };
+        source.kind() == io::ErrorKind::ConnectionRefused
+    }
+}
+
 /// One packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
