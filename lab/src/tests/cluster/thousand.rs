@@ -75,7 +75,7 @@ fn picture(plain: &[Duration], sealed: &[Duration]) -> String {
         published("published: two levels", Serving::TwoLevels),
         published("published: everybody serves", Serving::Everybody),
     ];
-    let title = "Nodes of one cluster that are done: one timevisord and 1000 real sockets, and the lines of figure 5";
+    let title = "1000 nodes and one timevisord, and the lines of figure 5";
     lines(title, ["ms after the first question", "nodes"], all, true)
 }
 
