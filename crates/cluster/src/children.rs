@@ -62,8 +62,8 @@ impl<A: Copy + Ord> Children<A> {
         Self { all, ranks, silent, most, most_per_address, lease, earliest_end }
     }
 
-    /// At most so many of the places are for servers at one address (of IPv6, one /64): whoever has more there
-    /// counts as one that answers nobody.
+    /// At most so many of the places are for servers at one address, and half of all for those of one IPv6 /64, which
+    /// one host may have for itself: who comes after that counts as one that answers nobody.
     #[must_use]
     pub fn with_most_per_address(self, most_per_address: usize) -> Self {
         Self { most_per_address, ..self }
@@ -153,24 +153,22 @@ impl<A: Copy + Ord> Children<A> {
 impl Children<SocketAddr> {
     /// Its address has as many places as it may have, and this is none of them.
     fn is_crowded(&self, by: SocketAddr) -> bool {
-        let (first, last) = ports_of(by.ip());
-        let there = self.all.range(first..=last).take(self.most_per_address).count();
-        there >= self.most_per_address && !self.all.contains_key(&by)
+        let are_taken = |first: IpAddr, last: IpAddr, most: usize| {
+            let ports = SocketAddr::new(first, 0)..=SocketAddr::new(last, u16::MAX);
+            self.all.range(ports).take(most).count() >= most
+        };
+        let ip = by.ip();
+        let of_network = match ip {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(ip) => {
+                const HOST: u128 = u64::MAX as u128;
+                let at = |bits| IpAddr::V6(Ipv6Addr::from_bits(bits));
+                let most = (self.most / 2).max(1);
+                are_taken(at(ip.to_bits() & !HOST), at(ip.to_bits() | HOST), most)
+            }
+        };
+        (of_network || are_taken(ip, ip, self.most_per_address)) && !self.all.contains_key(&by)
     }
-}
-
-/// The first and the last port of an address, or of an IPv6 network of one site.
-fn ports_of(ip: IpAddr) -> (SocketAddr, SocketAddr) {
-    const HOST: u128 = u64::MAX as u128;
-    let (first, last) = match ip {
-        IpAddr::V4(_) => (ip, ip),
-        IpAddr::V6(ip) => {
-            let bits = ip.to_bits();
-            let at = |bits| IpAddr::V6(Ipv6Addr::from_bits(bits));
-            (at(bits & !HOST), at(bits | HOST))
-        }
-    };
-    (SocketAddr::new(first, 0), SocketAddr::new(last, u16::MAX))
 }
 
 impl Referrer for Children<SocketAddr> {
@@ -179,7 +177,7 @@ impl Referrer for Children<SocketAddr> {
         // Port 0: it serves nobody.
         let silent = by.port() == 0 || self.is_crowded(by);
         Referrals::new(if silent {
-            self.asked_by_silent(ports_of(by.ip()).0, asker, now)
+            self.asked_by_silent(SocketAddr::new(by.ip(), 0), asker, now)
         } else {
             Self::asked(self, by, asker, now)
         })
@@ -253,13 +251,14 @@ mod tests {
         assert_eq!(children.count(Duration::ZERO), 9);
         let named = children.others(None);
         assert!(honest.iter().all(|by| named.contains(by)), "{named:?}");
-        // Of IPv6, a network of one site.
-        for host in 1..50 {
+        // Of IPv6, half of all for one network, which may be one host's.
+        for host in 1..=80 {
             asked(&mut children, at(&format!("[2001:db8::{host}]:123")), Asker::Serving);
         }
-        assert_eq!(children.count(Duration::ZERO), 13);
+        let named: Vec<SocketAddr> = children.all.keys().copied().collect();
+        assert_eq!(named.iter().filter(|at| at.is_ipv6()).count(), 50);
         asked(&mut children, at("[2001:db8:0:1::1]:123"), Asker::Serving);
-        assert_eq!(children.count(Duration::ZERO), 14);
+        assert!(children.all.contains_key(&at("[2001:db8:0:1::1]:123")));
     }
 
     #[test]

@@ -230,6 +230,10 @@ impl Client {
 
     /// The network says that nobody listens there: the question is not waited for.
     pub fn unreachable(&mut self, server: SocketAddr, now: Duration) {
+        // There each is asked twice, because one that restarts has not gone.
+        if self.node.canvasses() {
+            return;
+        }
         if self.waiting.take_if(|waiting| waiting.question.server == server).is_some() {
             self.events.extend(self.node.lost(server, now));
         }

@@ -25,7 +25,7 @@ use crate::facts::{Facts, Statement};
 /// Answers outside of what the others agree on until a peer is named.
 pub const PATIENCE: u32 = 2;
 
-/// Answers in a row that agree with those before, until a peer's contradiction is forgotten.
+/// Answers of anybody that agree with those before, until a peer's contradiction is forgotten.
 const FORGIVEN_AFTER: u32 = 64;
 
 /// What bounds are worth.
@@ -47,7 +47,8 @@ struct Peer<A> {
     trusted: bool,
     /// Its answers in a row that were outside.
     outside: u32,
-    /// It has contradicted itself; so many answers without another contradiction end that.
+    /// It has contradicted itself; so many answers of anybody without a contradiction end that, for it may have
+    /// been named or have gone.
     doubted: u32,
     named: bool,
 }
@@ -123,8 +124,11 @@ impl<A: Copy + PartialEq> Mesh<A> {
             // Its clock changed: what it said before is as doubtful as what it says now.
             self.peers[index].facts = Facts::default();
         }
-        let doubted = &mut self.peers[index].doubted;
-        *doubted = if consistent { doubted.saturating_sub(1) } else { FORGIVEN_AFTER };
+        if consistent {
+            self.peers.iter_mut().for_each(|peer| peer.doubted = peer.doubted.saturating_sub(1));
+        } else {
+            self.peers[index].doubted = FORGIVEN_AFTER;
+        }
         if self.counter_is_doubted() {
             self.peers.iter_mut().for_each(|peer| peer.outside = 0);
             return Heard::Outside;
@@ -145,9 +149,12 @@ impl<A: Copy + PartialEq> Mesh<A> {
     }
 
     /// Whether more peers have contradicted themselves than may lie: the counter by which their answers were
-    /// aged is what they have in common.
+    /// aged is what they have in common. Who is trusted does not lie, and others do not make it doubted.
     #[must_use]
     pub fn counter_is_doubted(&self) -> bool {
+        if let Some(trusted) = self.peers.iter().find(|peer| peer.trusted) {
+            return trusted.doubted > 0;
+        }
         self.peers.iter().filter(|peer| peer.doubted > 0).count() > self.liars.max(1)
     }
 
@@ -340,6 +347,37 @@ mod tests {
         // One that steps is no reason to doubt the counter.
         assert_eq!(mesh.hear('a', &said(10_000_000, 3000, 5), 1, &rate()), Heard::Outside);
         assert_eq!(mesh.hear('a', &said(10_001_000, 9000, 5), 1, &rate()), Heard::Named);
+    }
+
+    #[test]
+    fn liars_do_not_make_a_node_doubt_its_counter_beside_a_trusted_one() {
+        let mut mesh = Mesh::new(1, Some('r'));
+        for n in 1..10 {
+            mesh.hear('r', &said(n * 1000, 0, 5), 0, &rate());
+            for (liar, off) in [('x', 3000), ('y', -3000)] {
+                mesh.hear(liar, &said(n * 1000 + 100, off * n, 5), 1, &rate());
+            }
+            let (_, standing) = mesh.at(10_000_000, &rate()).unwrap();
+            assert_eq!((standing, mesh.counter_is_doubted()), (Standing::Vouched, false));
+        }
+        assert_eq!(mesh.named().count(), 2);
+        // It contradicts itself: only the counter can be wrong.
+        mesh.hear('r', &said(11_000, 9000, 5), 0, &rate());
+        assert!(mesh.counter_is_doubted());
+    }
+
+    #[test]
+    fn a_doubt_ends_although_those_who_raised_it_are_gone() {
+        let mut mesh = Mesh::new(0, None);
+        for at in ['a', 'b'] {
+            mesh.hear(at, &said(1000, 0, 5), 1, &rate());
+            mesh.hear(at, &said(2000, 9000, 5), 1, &rate());
+        }
+        assert!(mesh.counter_is_doubted());
+        for n in 0..=i64::from(FORGIVEN_AFTER) {
+            mesh.hear('c', &said(3000 + n * 1000, 9000, 5), 1, &rate());
+        }
+        assert!(!mesh.counter_is_doubted());
     }
 
     /// One of the two others may lie: what both leave open is no reason to name a third.

@@ -48,9 +48,9 @@ const WAITS: u32 = 6;
 /// The first pause after everybody was asked in vain; doubled up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
-/// Referrals are followed while pauses have not become longer than this: when two rounds were in vain, a
-/// full server that answers is better than those it names.
-const LONGEST_REFERRED_PAUSE: Duration = Duration::from_millis(200);
+/// Referrals are followed until they led to nobody of use in so many rounds: then a full server that answers is
+/// better than those it names.
+const MOST_IN_VAIN: u32 = 2;
 /// Servers that are remembered: peers, and who may be asked instead of them.
 const MOST_KNOWN: usize = 64;
 
@@ -74,6 +74,8 @@ struct Burst<A> {
     slowest: Duration,
     /// Our counter at the last one.
     received: u64,
+    /// Another server has named it.
+    referred: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +112,9 @@ pub struct Node<A> {
     width: Duration,
     /// A burst has settled: there are bounds, perhaps on hearsay.
     has_settled: bool,
+    /// Rounds in which referrals led to nobody of use, and whether they did in this one.
+    in_vain: u32,
+    led_to_nobody: bool,
     /// Whose turn it is.
     turn: usize,
     random: u64,
@@ -135,6 +140,8 @@ impl<A: Copy + Ord> Node<A> {
             tried: Vec::new(),
             width: Duration::MAX,
             has_settled: false,
+            in_vain: 0,
+            led_to_nobody: false,
             turn: 0,
             random,
             settings,
@@ -257,11 +264,11 @@ impl<A: Copy + Ord> Node<A> {
         match self.state {
             State::Asking(burst) if burst.server == from => {
                 let is_new = burst.settle.answers() == 0 && self.asker() == Asker::New;
-                let refers = is_new && self.pause <= LONGEST_REFERRED_PAUSE;
+                let refers = is_new && self.in_vain < MOST_IN_VAIN;
                 let other = if refers { self.one_of(&answer.others) } else { None };
                 if let Some(other) = other {
                     self.tried.push(from);
-                    self.ask(other, now);
+                    self.ask_referred(other, now);
                 } else if self.go_on(burst, &said, now) {
                     events.push(self.vouch(now));
                 }
@@ -427,6 +434,12 @@ impl<A: Copy + Ord> Node<A> {
         self.mesh.counter_is_doubted()
     }
 
+    /// Whether everybody is being asked if they have heard the master.
+    #[must_use]
+    pub fn canvasses(&self) -> bool {
+        matches!(self.state, State::Canvassing(_))
+    }
+
     /// Children whose lease has not ended.
     #[must_use]
     pub fn children(&self, now: Duration) -> usize {
@@ -471,7 +484,7 @@ impl<A: Copy + Ord> Node<A> {
 
     fn vouch(&mut self, now: Duration) -> Event<A> {
         self.state = State::Vouching;
-        self.pause = FIRST_PAUSE;
+        (self.pause, self.in_vain) = (FIRST_PAUSE, 0);
         self.schedule(now);
         Event::Vouches
     }
@@ -575,7 +588,7 @@ impl<A: Copy + Ord> Node<A> {
         self.origin = Some(origin);
         self.has_settled = false;
         self.tried.clear();
-        self.pause = FIRST_PAUSE;
+        (self.pause, self.in_vain) = (FIRST_PAUSE, 0);
         self.state = State::Pausing;
         self.next = now;
     }

@@ -69,7 +69,8 @@ impl Clients {
             return false;
         };
         let own = self.open.iter().filter(|client| client.uid == uid).count();
-        let full = self.open.len() >= MAX_CONNECTIONS || own >= MAX_CONNECTIONS_PER_USER;
+        let kept = if uid == 0 { 0 } else { KEPT_FOR_ROOT };
+        let full = self.open.len() >= MAX_CONNECTIONS - kept || own >= MAX_CONNECTIONS_PER_USER;
         if full || !descriptors::are_free(RESERVED_DESCRIPTORS) {
             return false;
         }

@@ -41,7 +41,8 @@ pub struct ClusterConfig {
     /// How many hosts it answers itself; others are referred to these.
     #[serde(default = "a_thousand")]
     pub children: usize,
-    /// How many of them may have one address (of IPv6, one /64): anybody who asks can name any port as its own.
+    /// How many of them may have one address: anybody who asks can name any port as its own. One IPv6 /64 has half of
+    /// all at most.
     #[serde(default = "sixteen")]
     pub children_per_address: usize,
     /// A host that does not ask for so long is none of them any more.

@@ -134,6 +134,9 @@ impl Asking {
                     tracing::debug!("a host of a cluster: {}", describe(&error));
                     if error.is_refused() {
                         self.client.unreachable(socket.peer(), now);
+                        let (counter, events) =
+                            (around.counter.read_ordered(), self.client.take_events());
+                        heard.extend((!events.is_empty()).then_some(Heard { counter, events }));
                     }
                     break;
                 }

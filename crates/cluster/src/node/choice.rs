@@ -24,6 +24,7 @@ impl<A: Copy + Ord> Node<A> {
     pub(super) fn failed(&mut self, server: A, now: Duration) {
         match &self.state {
             State::Asking(burst) if burst.server == server => {
+                self.led_to_nobody |= burst.referred;
                 self.tried.push(server);
                 self.try_another(now);
             }
@@ -48,6 +49,7 @@ impl<A: Copy + Ord> Node<A> {
             self.state = State::Pausing;
             self.next = now + self.pause;
             self.pause = (self.pause + self.pause).min(LAST_PAUSE);
+            self.in_vain += u32::from(core::mem::take(&mut self.led_to_nobody));
         }
     }
 
@@ -65,8 +67,17 @@ impl<A: Copy + Ord> Node<A> {
 
     pub(super) fn ask(&mut self, server: A, now: Duration) {
         let (settle, slowest) = (Settle::default(), Duration::ZERO);
-        self.state = State::Asking(Burst { server, settle, losses: 0, slowest, received: 0 });
+        let burst = Burst { server, settle, losses: 0, slowest, received: 0, referred: false };
+        self.state = State::Asking(burst);
         self.next = now;
+    }
+
+    /// The same, of a server that another one has named.
+    pub(super) fn ask_referred(&mut self, server: A, now: Duration) {
+        self.ask(server, now);
+        if let State::Asking(burst) = &mut self.state {
+            burst.referred = true;
+        }
     }
 
     /// Who may be asked next. Everybody starts at the seeds, so these ask the master itself, if they
