@@ -32,6 +32,8 @@ const TIMELINE: &str = "cell";
 /// The first entry after the host's own clock.
 const ENTRY: usize = 1;
 const READINGS: usize = 20;
+/// Each binds anew, and an entry of a VM's page, which has 17, is free again only some seconds later.
+const READINGS_OF_THE_PAGE: usize = 5;
 /// As guests are told ([`KEYS`]).
 const TAI_OFFSET_S: i64 = 37;
 /// How long the others may take to continue the timeline; guests are slow.
@@ -93,6 +95,8 @@ impl Bound {
 struct Inner {
     guest: Guest,
     offset: i64,
+    /// Readings that are compared at a time.
+    readings: usize,
 }
 
 pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
@@ -180,7 +184,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
         utc as f64 / 1e3,
         2 * inner.len() * READINGS,
         timeline as f64 / 1e3,
-        2 * READINGS,
+        2 * READINGS_OF_THE_PAGE,
         of_the_page as f64 / 1e3,
         after.as_secs_f64()
     ))
@@ -230,7 +234,7 @@ fn boot(
         Ok(own.filter(|row| !row["achieved"]["below_ns"].is_null()).map(drop))
     })?;
     known.context(Late).with_context(|| format!("{name} does not know {TIMELINE}"))?;
-    Ok(Inner { guest, offset })
+    Ok(Inner { guest, offset, readings: READINGS })
 }
 
 /// A guest of this host that is no member.
@@ -242,7 +246,7 @@ fn plain(ctx: &Context, host: &Host) -> anyhow::Result<Inner> {
     client.guest.wait_ready()?;
     host.wait_vm("plain", "synchronized")?;
     let offset = client::offset(host, "plain")?;
-    Ok(Inner { guest: client.guest, offset })
+    Ok(Inner { guest: client.guest, offset, readings: READINGS_OF_THE_PAGE })
 }
 
 impl Inner {
@@ -250,7 +254,7 @@ impl Inner {
     /// all intervals have the truth, so any two overlap. Returns the largest half-width, ns.
     fn compare(&mut self, hosts: &[&Bound]) -> anyhow::Result<i64> {
         let mut widest = 0;
-        for _ in 0..READINGS {
+        for _ in 0..self.readings {
             let text = self.guest.sh(&format!("timevisor bind {TIMELINE} --json"))?;
             let said: Value = serde_json::from_str(text.trim()).with_context(|| text.clone())?;
             let ns = |name: &str| said[name].as_i64().with_context(|| format!("no {name}: {said}"));
