@@ -9,15 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use crate::chrony_client::ChronyClient;
-use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::oscillator::{Oscillator, Parameters};
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::cluster::hour::{hz, seconds, wake_ups};
-use crate::tests::cluster::offline::Node;
-use crate::tests::faults::common::reference;
+use crate::tests::cluster::offline::{Node, started_root};
 
 const PORT: u16 = 41_360;
 /// Polls of hosts, s, and how far their counters' rates may be from the measured ones, ppm: the default, and what
@@ -35,12 +33,7 @@ const LOOKS: u32 = 60;
 pub(crate) fn energy(ctx: &Context) -> anyhow::Result<String> {
     let (warm, count) = (seconds("WARM_S", 1800)?, seconds("COUNT_S", 900)?);
     let upstream = Impostor::honest()?;
-    let mut root = Host::new(ctx)?;
-    root.start(&format!(
-        "{}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\n",
-        reference(&upstream.address())
-    ))?;
-    root.wait_synchronized(1_000)?;
+    let _root = started_root(ctx, &upstream, PORT)?;
     let ticks_a_turn = WANDER_S * hz()?;
     let mut members = Vec::new();
     for (poll_s, ppm) in HOSTS {
@@ -119,8 +112,10 @@ impl Member {
         let ctx = ctx.further(&format!("every{poll_s}-{ppm}ppm"))?;
         let (amplitude_ppb, period) = (WANDER_PPB, ticks_a_turn);
         let parameters = Parameters { ppb: PPB, offset: 1 << 44, amplitude_ppb, period };
+        // The default's crystal, and an oscillator that is better in both.
+        let wander = if ppm < 15 { "tcxo" } else { "crystal" };
         let lines = format!(
-            "[oscillator]\nmeasured_rate_ppm = {ppm}\nwander = \"tcxo\"\n[guests]\ndiscover = false\n[[reference]]\ntype = \"cluster\"\ncluster = \"lab\"\n[[cluster]]\nname = \"lab\"\n\
+            "[oscillator]\nmeasured_rate_ppm = {ppm}\nwander = \"{wander}\"\n[guests]\ndiscover = false\n[[reference]]\ntype = \"cluster\"\ncluster = \"lab\"\n[[cluster]]\nname = \"lab\"\n\
              serve = false\nseeds = [\"127.0.0.1:{PORT}\"]\npeers = 1\npoll = \"{poll_s}s\"\nlease = \"1h\"\n"
         );
         let node = Node::start(&ctx, Oscillator::new(&ctx, parameters)?, &lines)?;

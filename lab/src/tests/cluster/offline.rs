@@ -77,6 +77,17 @@ pub(super) fn root_lines(upstream: &Impostor) -> String {
     format!("{lines}[server]\nlisten = [\"{SEED}\"]\n[[cluster]]\nname = \"lab\"\n")
 }
 
+/// A root that answers everybody as often as they ask, at this port of the loopback interface.
+pub(super) fn started_root(ctx: &Context, upstream: &Impostor, port: u16) -> anyhow::Result<Host> {
+    let mut root = Host::new(ctx)?;
+    root.start(&format!(
+        "{}[server]\nlisten = [\"127.0.0.1:{port}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\n",
+        reference(&upstream.address())
+    ))?;
+    root.wait_synchronized(1_000)?;
+    Ok(root)
+}
+
 pub(super) struct Node {
     pub(super) host: Host,
     oscillator: Oscillator,

@@ -16,7 +16,6 @@ use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::ntp::{NtpTimestamp, Packet};
 use timevisor_time::Period;
 
-use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::oscillator::{Oscillator, Parameters};
@@ -24,8 +23,7 @@ use crate::plot::{Series, lines};
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::cluster::member::{Member, period, step};
-use crate::tests::cluster::offline::Node;
-use crate::tests::faults::common::reference;
+use crate::tests::cluster::offline::{Node, started_root};
 
 const PORT: u16 = 41_380;
 /// As often as in the paper.
@@ -43,12 +41,7 @@ const PPB: [i64; 2] = [10_000, -10_000];
 
 pub(crate) fn three(ctx: &Context) -> anyhow::Result<String> {
     let upstream = Impostor::honest()?;
-    let mut root = Host::new(ctx)?;
-    root.start(&format!(
-        "{}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\n",
-        reference(&upstream.address())
-    ))?;
-    root.wait_synchronized(1_000)?;
+    let _root = started_root(ctx, &upstream, PORT)?;
     let counter = HostCounter::Tsc(Tsc::unchecked());
     let nominal = period(&counter)?;
 
