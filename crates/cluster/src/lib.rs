@@ -6,6 +6,7 @@
 //! | [`facts`] | what a server's answers prove, however old they are |
 //! | [`settle`] | when another question is not worth it any more |
 //! | [`children`] | who asks us, and whom new ones are referred to |
+//! | [`address`] | what counts as one host where some may lie |
 //! | [`mesh`] | what several peers prove together, and who of them lies |
 //! | [`succession`] | who begins the cluster's own timeline, and who continues it |
 //! | [`horizon`] | until when bounds are good enough without asking anybody |
@@ -24,6 +25,7 @@
 //!
 //! What it does not do: send, receive, authenticate, read a counter, or steer a clock.
 
+pub mod address;
 pub mod children;
 pub mod client;
 pub mod facts;

@@ -13,6 +13,9 @@
 //! Where more peers than may lie contradict what they said before, it is this node's counter that does not keep
 //! its limits, or all is possible: nobody is named then, and nothing is vouched for.
 //!
+//! It is hosts that lie, so hosts are counted, not addresses with ports: what one host says at several ports is one
+//! vote, that of their intersection ([`crate::address`]). With no liars, everything that anybody says counts.
+//!
 //! A peer outside of what the others agree on is named when that was so for [`PATIENCE`] of its own
 //! answers in a row, and not asked again.
 
@@ -20,6 +23,7 @@ use timevisor_estimate::RateLimits;
 use timevisor_estimate::selection::agree;
 use timevisor_time::{Interval, Tai};
 
+use crate::address::{Address, Listed};
 use crate::facts::{Facts, Statement};
 
 /// Answers outside of what the others agree on until a peer is named.
@@ -41,6 +45,8 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug)]
 struct Peer<A> {
     at: A,
+    /// Who has its vote; `None` if it has none.
+    voter: Option<A>,
     facts: Facts,
     /// Servers between it and the master.
     level: u8,
@@ -87,13 +93,42 @@ pub struct Mesh<A> {
     liars: usize,
     /// Who is believed alone.
     trusted: Option<A>,
+    listed: Listed<A>,
 }
 
-impl<A: Copy + PartialEq> Mesh<A> {
-    /// Nobody was heard. `liars` peers may be wrong, and `trusted` is not.
+impl<A: Address> Mesh<A> {
+    /// Nobody was heard. `liars` hosts may be wrong, and `trusted` is not; the operator has listed `seeds`.
     #[must_use]
-    pub fn new(liars: usize, trusted: Option<A>) -> Self {
-        Self { peers: Vec::new(), liars, trusted }
+    pub fn new(liars: usize, trusted: Option<A>, seeds: &[A]) -> Self {
+        Self { peers: Vec::new(), liars, trusted, listed: Listed::new(seeds) }
+    }
+
+    /// Whose vote this address has: the same for all ports of a host; `None` if it has none.
+    #[must_use]
+    pub fn voter(&self, at: A) -> Option<A> {
+        if self.liars == 0 || self.trusted == Some(at) {
+            return Some(at);
+        }
+        let beside_trusted = self.trusted.is_some_and(|trusted| trusted.host() == at.host());
+        self.listed.voter(at).filter(|_| !beside_trusted)
+    }
+
+    /// One interval for each host that has a vote; who contradicts himself has none.
+    fn votes(&self, counter: u64, rate: &RateLimits, but: Option<usize>) -> Vec<Interval<Tai>> {
+        let but = but.map(|index| self.peers[index].voter);
+        let mut votes: Vec<(A, Option<Interval<Tai>>)> = Vec::new();
+        for peer in &self.peers {
+            let interval = peer.facts.at(counter, rate);
+            let Some((voter, interval)) = peer.voter.zip(interval) else { continue };
+            if but == Some(Some(voter)) {
+                continue;
+            }
+            match votes.iter_mut().find(|(other, _)| *other == voter) {
+                Some((_, vote)) => *vote = vote.and_then(|vote| vote.intersect(&interval)),
+                None => votes.push((voter, Some(interval))),
+            }
+        }
+        votes.into_iter().filter_map(|(_, vote)| vote).collect()
     }
 
     /// Takes an answer of a peer in, which has this level.
@@ -102,9 +137,10 @@ impl<A: Copy + PartialEq> Mesh<A> {
         let index = match self.peers.iter().position(|peer| peer.at == from) {
             Some(index) => index,
             None => {
-                let facts = Facts::default();
+                let (facts, voter) = (Facts::default(), self.voter(from));
                 self.peers.push(Peer {
                     at: from,
+                    voter,
                     facts,
                     level,
                     trusted,
@@ -148,14 +184,18 @@ impl<A: Copy + PartialEq> Mesh<A> {
         Heard::Named
     }
 
-    /// Whether more peers have contradicted themselves than may lie: the counter by which their answers were
+    /// Whether more hosts have contradicted themselves than may lie: the counter by which their answers were
     /// aged is what they have in common. Who is trusted does not lie, and others do not make it doubted.
     #[must_use]
     pub fn counter_is_doubted(&self) -> bool {
         if let Some(trusted) = self.peers.iter().find(|peer| peer.trusted) {
             return trusted.doubted > 0;
         }
-        self.peers.iter().filter(|peer| peer.doubted > 0).count() > self.liars.max(1)
+        let doubted = self.peers.iter().filter(|peer| peer.doubted > 0);
+        let mut hosts: Vec<A> = doubted.filter_map(|peer| peer.voter).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts.len() > self.liars.max(1)
     }
 
     /// Whether the others agree on something that this peer excludes.
@@ -164,8 +204,7 @@ impl<A: Copy + PartialEq> Mesh<A> {
             return false;
         }
         let own = self.peers[index].facts.at(counter, rate);
-        let others = self.peers.iter().enumerate().filter(|(other, _)| *other != index);
-        let others: Vec<_> = others.filter_map(|(_, peer)| peer.facts.at(counter, rate)).collect();
+        let others = self.votes(counter, rate, Some(index));
         // Against one other nobody knows who is right, unless that one is trusted.
         let agreed = self.trusted_at(counter, rate).or_else(|| {
             // However few they are: one of two may lie.
@@ -184,8 +223,7 @@ impl<A: Copy + PartialEq> Mesh<A> {
     /// was heard, or they disagree.
     #[must_use]
     pub fn at(&self, counter: u64, rate: &RateLimits) -> Option<(Interval<Tai>, Standing)> {
-        let all: Vec<_> =
-            self.peers.iter().filter_map(|peer| peer.facts.at(counter, rate)).collect();
+        let all = self.votes(counter, rate, None);
         let vouched = if self.counter_is_doubted() { Standing::Told } else { Standing::Vouched };
         if let Some(trusted) = self.trusted_at(counter, rate) {
             // However few they are: a lie that could be true must not narrow what is certain.
@@ -261,7 +299,7 @@ mod tests {
 
     #[test]
     fn peers_narrow_each_other() {
-        let mut mesh = Mesh::new(0, None);
+        let mut mesh = Mesh::new(0, None, &[]);
         assert_eq!(mesh.hear('a', &said(1000, 0, 50), 1, &rate()), Heard::Taken);
         let alone = mesh.at(1_100_000, &rate()).unwrap().0;
         assert_eq!(mesh.hear('b', &said(1000, 40, 50), 2, &rate()), Heard::Taken);
@@ -273,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_liar_is_named_with_its_second_answer_and_costs_nothing_afterwards() {
-        let mut mesh = Mesh::new(1, None);
+        let mut mesh = Mesh::new(1, None, &[]);
         for honest in ['a', 'b', 'c'] {
             assert_eq!(mesh.hear(honest, &said(1000, 0, 5), 1, &rate()), Heard::Taken);
         }
@@ -287,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_too_few_say_is_hearsay() {
-        let mut mesh = Mesh::new(1, None);
+        let mut mesh = Mesh::new(1, None, &[]);
         for (peer, standing) in
             [('a', Standing::Told), ('b', Standing::Told), ('c', Standing::Vouched)]
         {
@@ -298,7 +336,7 @@ mod tests {
 
     #[test]
     fn who_is_trusted_is_believed_alone_and_against_everybody() {
-        let mut mesh = Mesh::new(1, Some('r'));
+        let mut mesh = Mesh::new(1, Some('r'), &[]);
         mesh.hear('r', &said(1000, 0, 5), 0, &rate());
         assert_eq!(mesh.at(1_100_000, &rate()).unwrap().1, Standing::Vouched);
         for liar in ['x', 'y', 'z'] {
@@ -312,7 +350,7 @@ mod tests {
     /// Its lie is inside of what the trusted one leaves open, so it could be true.
     #[test]
     fn who_may_lie_does_not_narrow_what_the_trusted_one_says() {
-        let mut mesh = Mesh::new(1, Some('r'));
+        let mut mesh = Mesh::new(1, Some('r'), &[]);
         mesh.hear('r', &said(1000, 0, 5), 0, &rate());
         let alone = mesh.at(1_100_000, &rate()).unwrap().0;
         mesh.hear('x', &said(1000, 32, 1), 1, &rate());
@@ -326,7 +364,7 @@ mod tests {
     /// By this node's counter all clocks are 200 ppm slow: it is the counter.
     #[test]
     fn whom_everybody_contradicts_names_nobody_and_vouches_for_nothing() {
-        let mut mesh = Mesh::new(0, None);
+        let mut mesh = Mesh::new(0, None, &[]);
         for n in 1..10 {
             for at in ['a', 'b', 'c'] {
                 let heard = mesh.hear(at, &said(n * 1_000_000, n * -200, 5), 1, &rate());
@@ -351,7 +389,7 @@ mod tests {
 
     #[test]
     fn liars_do_not_make_a_node_doubt_its_counter_beside_a_trusted_one() {
-        let mut mesh = Mesh::new(1, Some('r'));
+        let mut mesh = Mesh::new(1, Some('r'), &[]);
         for n in 1..10 {
             mesh.hear('r', &said(n * 1000, 0, 5), 0, &rate());
             for (liar, off) in [('x', 3000), ('y', -3000)] {
@@ -368,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_doubt_ends_although_those_who_raised_it_are_gone() {
-        let mut mesh = Mesh::new(0, None);
+        let mut mesh = Mesh::new(0, None, &[]);
         for at in ['a', 'b'] {
             mesh.hear(at, &said(1000, 0, 5), 1, &rate());
             mesh.hear(at, &said(2000, 9000, 5), 1, &rate());
@@ -383,7 +421,7 @@ mod tests {
     /// One of the two others may lie: what both leave open is no reason to name a third.
     #[test]
     fn a_liar_and_one_other_name_nobody() {
-        let mut mesh = Mesh::new(1, None);
+        let mut mesh = Mesh::new(1, None, &[]);
         mesh.hear('b', &said(1000, 0, 500), 1, &rate());
         mesh.hear('x', &said(1000, 200, 5), 1, &rate());
         for at in [1000, 2000, 3000] {
@@ -395,9 +433,44 @@ mod tests {
         }
     }
 
+    /// Two honest hosts, and one that lies at three ports.
+    #[test]
+    fn a_host_with_several_ports_outvotes_nobody() {
+        let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+        let mut mesh = Mesh::new(1, None, &[at("10.0.0.1:1"), at("10.0.0.2:1")]);
+        for port in ["10.0.0.9:1", "10.0.0.9:2", "10.0.0.9:3"] {
+            mesh.hear(at(port), &said(1000, 500, 5), 1, &rate());
+            let (_, standing) = mesh.at(1_100_000, &rate()).unwrap();
+            assert_eq!(standing, Standing::Told, "{port}");
+        }
+        for honest in ["10.0.0.1:1", "10.0.0.2:1"] {
+            assert_ne!(mesh.hear(at(honest), &said(1000, 0, 5), 1, &rate()), Heard::Named);
+        }
+        let (interval, standing) = mesh.at(1_100_000, &rate()).unwrap();
+        assert!(interval.contains(truth(1_100_000)) && standing == Standing::Vouched);
+        for (at_us, heard) in [(2000, Heard::Outside), (3000, Heard::Named)] {
+            mesh.hear(at("10.0.0.1:1"), &said(at_us, 0, 5), 1, &rate());
+            mesh.hear(at("10.0.0.2:1"), &said(at_us, 0, 5), 1, &rate());
+            assert_eq!(mesh.hear(at("10.0.0.9:1"), &said(at_us, 500, 5), 1, &rate()), heard);
+        }
+    }
+
+    /// Somebody who is not root at the master's host listens at another port of it.
+    #[test]
+    fn another_port_of_the_trusted_host_has_no_vote() {
+        let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+        let mut mesh = Mesh::new(1, Some(at("10.0.0.1:1")), &[]);
+        mesh.hear(at("10.0.0.1:1"), &said(1000, 0, 50), 0, &rate());
+        let alone = mesh.at(1_100_000, &rate());
+        for port in ["10.0.0.1:2", "10.0.0.1:3"] {
+            mesh.hear(at(port), &said(1000, 40, 5), 0, &rate());
+            assert_eq!(mesh.at(1_100_000, &rate()), alone);
+        }
+    }
+
     #[test]
     fn two_that_disagree_name_nobody_and_vouch_for_nothing() {
-        let mut mesh = Mesh::new(1, None);
+        let mut mesh = Mesh::new(1, None, &[]);
         mesh.hear('a', &said(1000, 0, 5), 1, &rate());
         mesh.hear('b', &said(1000, 500, 5), 1, &rate());
         assert_eq!(mesh.at(1_100_000, &rate()), None);
@@ -406,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_server_that_contradicts_itself_starts_over() {
-        let mut mesh = Mesh::new(0, None);
+        let mut mesh = Mesh::new(0, None, &[]);
         mesh.hear('a', &said(1000, 0, 5), 1, &rate());
         assert_eq!(mesh.hear('a', &said(2000, 900, 5), 1, &rate()), Heard::Outside);
         assert_eq!(mesh.at(2_100_000, &rate()), None);

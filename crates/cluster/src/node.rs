@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 
 use timevisor_time::{Duration, Instant, Interval, Tai};
 
+use crate::address::Address;
 use crate::children::{Asker, Children};
 use crate::facts::Statement;
 use crate::mesh::{Heard, Mesh, Standing, View};
@@ -53,6 +54,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(64);
 const MOST_IN_VAIN: u32 = 2;
 /// Servers that are remembered: peers, and who may be asked instead of them.
 const MOST_KNOWN: usize = 64;
+/// Of these, ports of one host.
+const MOST_OF_A_HOST: usize = 16;
 
 /// What the origin of an answer is to this node.
 enum Compared {
@@ -120,18 +123,18 @@ pub struct Node<A> {
     random: u64,
 }
 
-impl<A: Copy + Ord> Node<A> {
+impl<A: Address> Node<A> {
     /// A node at `own` that knows these seeds and begins at `now`. `random` decides whom it asks among
     /// equals.
     #[must_use]
     pub fn new(own: A, settings: Settings<A>, seeds: Vec<A>, random: u64, now: Duration) -> Self {
         Self {
             own,
-            seeds,
             state: State::Pausing,
             next: now,
             pause: FIRST_PAUSE,
-            mesh: Mesh::new(settings.liars, settings.trusted),
+            mesh: Mesh::new(settings.liars, settings.trusted, &seeds),
+            seeds,
             origin: None,
             succession: settings.succession.map(|settings| Succession::new(settings, random, now)),
             children: Children::new(settings.children, settings.lease),
@@ -584,7 +587,7 @@ impl<A: Copy + Ord> Node<A> {
             succession.begin_anew(now);
         }
         self.width = Duration::MAX;
-        self.mesh = Mesh::new(self.settings.liars, self.settings.trusted);
+        self.mesh = Mesh::new(self.settings.liars, self.settings.trusted, &self.seeds);
         self.origin = Some(origin);
         self.has_settled = false;
         self.tried.clear();

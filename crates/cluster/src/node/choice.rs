@@ -2,13 +2,16 @@
 
 use timevisor_time::Duration;
 
-use super::{Burst, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_KNOWN, Node, State, WAITS};
+use super::{
+    Burst, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_KNOWN, MOST_OF_A_HOST, Node, State, WAITS,
+};
+use crate::address::Address;
 use crate::settle::Settle;
 
 /// Every so many questions somebody is asked who was lost.
 const RETRY: usize = 16;
 
-impl<A: Copy + Ord> Node<A> {
+impl<A: Address> Node<A> {
     /// This server may have bounds soon: it is asked again, ever later, and then another one.
     pub(super) fn wait_for(&mut self, server: A, now: Duration) {
         match &mut self.state {
@@ -85,8 +88,16 @@ impl<A: Copy + Ord> Node<A> {
     fn untried(&mut self) -> Option<A> {
         let is_seed = self.seeds.contains(&self.own);
         let master: Vec<A> = self.settings.trusted.filter(|_| is_seed).into_iter().collect();
-        let (known, seeds) = (self.known.clone(), self.seeds.clone());
-        [master, known, seeds].iter().find_map(|servers| self.one_of(servers))
+        let lists = [master, self.known.clone(), self.seeds.clone()];
+        // Another port of a host that was asked is no further vote.
+        let asked: Vec<A> = self.tried.iter().filter_map(|at| self.mesh.voter(*at)).collect();
+        let is_further =
+            |at: A, node: &Self| node.mesh.voter(at).is_some_and(|voter| !asked.contains(&voter));
+        let further = lists.iter().find_map(|servers| {
+            let servers = servers.iter().copied().filter(|at| is_further(*at, self));
+            self.one_of(&servers.collect::<Vec<A>>())
+        });
+        further.or_else(|| lists.iter().find_map(|servers| self.one_of(servers)))
     }
 
     /// Any of these that may be asked.
@@ -116,7 +127,8 @@ impl<A: Copy + Ord> Node<A> {
 
     pub(super) fn remember(&mut self, server: A) {
         let is_new = server != self.own && !self.known.contains(&server);
-        if is_new && self.known.len() < MOST_KNOWN {
+        let of_host = self.known.iter().filter(|known| known.host() == server.host());
+        if is_new && self.known.len() < MOST_KNOWN && of_host.count() < MOST_OF_A_HOST {
             self.known.push(server);
         }
     }
@@ -131,7 +143,22 @@ impl<A: Copy + Ord> Node<A> {
     /// have been lost ([`LOSSES`]) only where all these are too few. Who refused yesterday may serve today.
     pub(super) fn peers(&self) -> Vec<A> {
         let (here, lost) = self.here_and_lost();
-        here.into_iter().chain(lost).take(self.settings.peers).collect()
+        let all = self.one_of_each_host_first(here).into_iter().chain(lost);
+        all.take(self.settings.peers).collect()
+    }
+
+    /// Where some may lie, further ports of a host and addresses without a vote come last.
+    fn one_of_each_host_first(&self, servers: Vec<A>) -> Vec<A> {
+        if self.settings.liars == 0 {
+            return servers;
+        }
+        let mut hosts = Vec::new();
+        let (first, further): (Vec<A>, Vec<A>) = servers.into_iter().partition(|at| {
+            let voter = self.mesh.voter(*at).filter(|voter| !hosts.contains(voter));
+            hosts.extend(voter);
+            voter.is_some()
+        });
+        first.into_iter().chain(further).collect()
     }
 
     /// Each of the peers in turn, and now and then somebody who was lost, or is none of them.

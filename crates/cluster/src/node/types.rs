@@ -24,7 +24,7 @@ pub struct Settings<A> {
     pub peers: usize,
     /// How often each of them is asked.
     pub poll: Duration,
-    /// So many servers may lie.
+    /// So many hosts may lie: all ports of an address are one, and so is an IPv6 /64 (see [`crate::address`]).
     pub liars: usize,
     /// The root, where it is known by its key or its address: it is believed alone.
     pub trusted: Option<A>,

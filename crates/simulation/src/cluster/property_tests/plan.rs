@@ -37,6 +37,8 @@ pub enum Referrals {
     TheAsker,
     /// A host that answers, and is not of this cluster.
     Stranger,
+    /// The ports at which it answers itself.
+    Ports,
 }
 
 /// A world inside the assumptions.
@@ -51,6 +53,8 @@ pub struct Plan {
     /// As many may lie.
     pub liars: usize,
     pub liar: Option<(usize, Lie)>,
+    /// At how many ports the liar answers; others at one.
+    pub liar_ports: u16,
     pub seeds: Vec<Vec<usize>>,
     /// From the first to the second; `None` where no datagram ever arrives.
     pub paths: Vec<Vec<Option<Path>>>,
@@ -124,6 +128,7 @@ impl Plan {
             nodes,
             trusted,
             liars,
+            liar_ports: if liar.is_some() && chance(dice, 0.4) { 8 } else { 1 },
             liar,
             seeds: seeds(dice, &hosts, &roots, liars),
             paths,

@@ -23,7 +23,7 @@ use timevisor_protocols::ntp::{ERA_PIVOT, LeapIndicator};
 use timevisor_time::{Duration, Instant, Interval, Tai, Utc};
 
 use super::liar::{self, Misleading};
-use super::plan::{Lie, Path, Plan};
+use super::plan::{Lie, Path, Plan, Referrals};
 use super::ticker::Ticker;
 use super::{Judged, chance, log_range, pick, span};
 use crate::cluster::{nanos, nominal};
@@ -65,10 +65,13 @@ enum What {
     Timer,
     Question {
         from: usize,
+        /// At which of its ports.
+        port: u16,
         bytes: Vec<u8>,
     },
     Serve {
         from: usize,
+        port: u16,
         bytes: Vec<u8>,
         arrived: Option<Told>,
         silence: Option<Duration>,
@@ -128,9 +131,17 @@ fn name() -> Name {
     Name::new("props").unwrap()
 }
 
+/// The port at which every host answers.
+const PORT: u16 = 123;
+
 pub fn address(host: usize) -> SocketAddr {
     let [.., high, low] = host.to_be_bytes();
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low + 1)), 123)
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low + 1)), PORT)
+}
+
+/// A further port of a host.
+pub fn at_port(address: SocketAddr, further: u16) -> SocketAddr {
+    SocketAddr::new(address.ip(), PORT + further)
 }
 
 fn host_at(address: SocketAddr) -> usize {
@@ -203,16 +214,19 @@ impl World {
             }
             _ if dead => return,
             What::Timer => {}
-            What::Question { from, bytes } => {
+            What::Question { from, port, bytes } => {
+                if port >= PORT + self.ports(index) {
+                    return;
+                }
                 let service = self.plan.service_ns[index];
                 let left = self.hosts[index].busy_until.max(self.now) + service;
                 self.hosts[index].busy_until = left;
                 let (arrived, silence) = (self.told(index, from), self.silence(index));
-                self.push(left, index, What::Serve { from, bytes, arrived, silence });
+                self.push(left, index, What::Serve { from, port, bytes, arrived, silence });
                 return;
             }
-            What::Serve { from, bytes, arrived, silence } => {
-                return self.serve(index, from, &bytes, arrived, silence);
+            What::Serve { from, port, bytes, arrived, silence } => {
+                return self.serve(index, (from, port), &bytes, arrived, silence);
             }
             What::Answer { from, bytes } => self.answer(index, from, &bytes),
         }
@@ -243,7 +257,8 @@ impl World {
             if !chance(&mut self.dice, 0.01) {
                 host.client.sent(host.ticker.at(self.now));
                 let late = self.dice.bits() % self.plan.stamped_ns;
-                let what = |bytes| What::Question { from: index, bytes };
+                let port = server.port();
+                let what = |bytes| What::Question { from: index, port, bytes };
                 self.send(index, host_at(server), late, &bytes, what);
             }
         }
@@ -293,6 +308,11 @@ impl World {
         }
     }
 
+    fn ports(&self, index: usize) -> u16 {
+        let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == index);
+        if is_liar { self.plan.liar_ports } else { 1 }
+    }
+
     /// What a host says of the time now.
     fn told(&self, index: usize, asker: usize) -> Option<Told> {
         let host = &self.hosts[index];
@@ -327,7 +347,7 @@ impl World {
     fn serve(
         &mut self,
         index: usize,
-        from: usize,
+        (from, port): (usize, u16),
         bytes: &[u8],
         arrived: Option<Told>,
         silence: Option<Duration>,
@@ -354,7 +374,7 @@ impl World {
             Action::Kiss { bytes } => bytes.to_vec(),
             Action::Protected { .. } | Action::Drop(_) => return,
         };
-        let at = address(index);
+        let at = at_port(address(index), port - PORT);
         self.send(index, from, 0, &bytes, |bytes| What::Answer { from: at, bytes });
         if self.kept.len() < KEPT {
             self.kept.push((from, at, bytes));
@@ -434,7 +454,7 @@ impl World {
         let events = host.client.heard(from, said, counter, tai, span(self.now));
         for event in events {
             let Event::Named(named) = event else { continue };
-            let is_liar = self.plan.liar.is_some_and(|(liar, _)| address(liar) == named);
+            let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == host_at(named));
             if is_liar {
                 self.judged.named += 1;
             } else {
@@ -577,6 +597,7 @@ fn boot(plan: &Plan, index: usize, dice: &mut Random, now: u64) -> Host {
     let children = Children::<SocketAddr>::new(plan.children, lease);
     let misleads = match plan.liar {
         Some((liar, Lie::Referrals(to))) if liar == index => Some(to),
+        Some((liar, _)) if liar == index && plan.liar_ports > 1 => Some(Referrals::Ports),
         _ => None,
     };
     let is_timeline = plan.own_timeline();
