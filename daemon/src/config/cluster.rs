@@ -60,7 +60,7 @@ pub struct ClusterConfig {
     /// How often each of them is asked.
     #[serde(default = "four_seconds", with = "humantime_serde")]
     pub poll: StdDuration,
-    /// So many hosts may lie.
+    /// So many hosts may lie; what counts as one: `timevisor_cluster::address`.
     #[serde(default)]
     pub liars: usize,
     /// The name of a timeline of its own: the counter of one of its hosts. Without it, the cluster's
