@@ -1,11 +1,12 @@
 //! An hour without a network: hosts of a cluster that asked once, and twice, ten minutes apart, beside
-//! chronyds that asked as often and then lost their server.
+//! chronyds that lost their server after a burst, and after two.
 //!
 //! The hosts' counters are 10 ppm fast, and their rates wander by 20 ppb within one and a half to three hours. chronyd's clock is
 //! the machine's, so for it the same difference is the other way round: its server's time goes by this
 //! rate against CLOCK_REALTIME. What is known of the truth is the same in both.
 //!
-//! `OFFLINE_S` is how long, `APART_S` what lies between the visits.
+//! `WARM_S` is for how long the hosts' server has followed its own before the first visit, `APART_S` what lies between the
+//! visits, `OFFLINE_S` how long there is no network then.
 
 use std::f64::consts::TAU;
 use std::time::{Duration, Instant};
@@ -31,8 +32,12 @@ use crate::tests::cluster::offline::{Node, root_lines};
 const PPB: i64 = 10_000;
 const WANDER_PPB: f64 = 20.0;
 /// In the middle of an hour, each of these is elsewhere on its way.
-const WANDERS: [Duration; 3] =
-    [Duration::from_secs(7200), Duration::from_secs(5400), Duration::from_secs(10_800)];
+const WANDERS: [Duration; 4] = [
+    Duration::from_secs(7200),
+    Duration::from_secs(5400),
+    Duration::from_secs(10_800),
+    Duration::from_secs(9000),
+];
 const PORT: u16 = 41_320;
 /// Ends when another answer would not be worth it.
 const BURST: [&str; 2] = ["--exchanges", "48"];
@@ -41,11 +46,13 @@ const SELDOM: &str = "[clock]\npublish_interval = \"20s\"\nvalidity = \"60s\"\n"
 const LOOK: Duration = Duration::from_millis(400);
 
 pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
-    let (apart, offline) = (seconds("APART_S", 600)?, seconds("OFFLINE_S", 3600)?);
+    let (warm, apart) = (seconds("WARM_S", 300)?, seconds("APART_S", 600)?);
+    let offline = seconds("OFFLINE_S", 3600)?;
     let upstream = Impostor::honest()?;
     let mut root = Host::new(ctx)?;
     root.start(&root_lines(&upstream))?;
     root.wait_synchronized(1_000)?;
+    interrupt::sleep(warm)?;
 
     let hz = hz()?;
     let worlds = WANDERS.map(|turn| World::new(turn, hz));
@@ -53,22 +60,21 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     for (index, world) in (0..).zip(worlds) {
         pairs.push(Pair::new(ctx, world?, index)?);
     }
-    // With the first world's rate: a host that asks once, a chronyd that is cut off after its burst, and
-    // one that polls as the distribution's configuration has it.
+    // With the first world's rate: a host that asks once, and a chronyd that polls as the distribution's
+    // configuration has it.
     let once = pairs[0].world.node(ctx, "once", "")?;
-    let mut burst = pairs[0].world.chrony(ctx, "burst", PORT)?;
     let mut polls = pairs[0].world.chrony(ctx, "polls", PORT + 1)?;
     let mut questions = questions_of(&once.visit(&BURST)?)?;
     for pair in &pairs {
         questions += questions_of(&pair.node.visit(&BURST)?)?;
     }
-    let all = pairs.iter_mut().map(|pair| &mut pair.chrony).chain([&mut burst, &mut polls]);
-    for client in all {
+    let both = pairs.iter_mut().flat_map(|pair| [&mut pair.chrony, &mut pair.burst]);
+    for client in both.chain([&mut polls]) {
         client.wait(Duration::from_secs(60))?;
     }
     interrupt::sleep(Duration::from_secs(8))?;
-    burst.chronyc(&["offline"])?;
     for pair in &pairs {
+        pair.burst.chronyc(&["offline"])?;
         pair.chrony.chronyc(&["offline"])?;
     }
     interrupt::sleep(apart.saturating_sub(Duration::from_secs(10)))?;
@@ -87,7 +93,7 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
     let pages: Vec<HostPage> =
         pairs.iter().map(|pair| pair.node.wait_for_visits(2)).collect::<anyhow::Result<_>>()?;
     root.terminate()?;
-    let pids = [once.host.pid()?, pairs[0].node.host.pid()?, burst.pid()];
+    let pids = [once.host.pid()?, pairs[0].node.host.pid()?, pairs[0].burst.pid()];
     let before = pids.map(wake_ups);
     let began = Instant::now();
     let (mut readings, mut told_at) = (0, Duration::ZERO);
@@ -111,25 +117,36 @@ pub(crate) fn hour(ctx: &Context) -> anyhow::Result<String> {
 
     let mut told = Vec::new();
     let (error, half) = once.state(&once_page)?;
-    told.push(format!("after one visit error {:.1} us, +-{:.1} us", us(error), us(half)));
-    for (name, client) in [("that was cut off after its burst", &burst), ("that polled", &polls)] {
-        let served = client.served()?;
-        let error = pairs[0].world.law.error(&served);
-        told.push(format!("a chronyd {name} {error:.1} us, claims {:.1} us", us(client.claim()?)));
-    }
+    told.push(format!(
+        "after one visit error {:.1} us, +-{:.1} us, {}",
+        us(error),
+        us(half),
+        once.horizon("1s")?
+    ));
+    let error = pairs[0].world.law.error(&polls.served()?);
+    told.push(format!("a chronyd that polled {error:.1} us, claims {:.1} us", us(polls.claim()?)));
     let errors = errors()?;
     for (pair, errors) in pairs.iter().zip(&errors) {
         told.push(format!(
-            "wander of {} s: after two visits error {:.1} us, +-{:.1} us, a chronyd after two bursts {:.1} us, claims {:.1} us",
+            "wander of {} s: after two visits error {:.1} us, +-{:.1} us; a chronyd that lost its server after its burst {:.1} us, \
+             claims {:.1} us; after a second one {:.1} us, claims {:.1} us",
             pair.world.law.turn.as_secs(),
             errors.ours_us,
             errors.half_us,
+            errors.bursts_us,
+            us(pair.burst.claim()?),
             errors.chronys_us,
             us(pair.chrony.claim()?),
         ));
     }
-    let share = rms(errors.iter().map(|e| e.ours_us)) / rms(errors.iter().map(|e| e.chronys_us));
-    told.push(format!("RMS over these, ours over chronyd's: {share:.2}"));
+    let [ours, burst, chronys] = [
+        rms(errors.iter().map(|e| e.ours_us)),
+        rms(errors.iter().map(|e| e.bursts_us)),
+        rms(errors.iter().map(|e| e.chronys_us)),
+    ];
+    told.push(format!(
+        "RMS over these: ours {ours:.1} us, a chronyd's {burst:.1} us after its burst and {chronys:.1} us after two"
+    ));
     std::fs::write(ctx.path("figures.txt"), told.join("\n"))?;
     let a_day = |at: usize| -> anyhow::Result<f64> {
         let woken = after[at].context("no status")? - before[at].context("no status")?;
@@ -183,11 +200,12 @@ impl World {
     }
 }
 
-/// A host and a chronyd that both ask twice.
+/// A host and a chronyd that both ask twice, and a chronyd that asks once.
 struct Pair {
     world: World,
     node: Node,
     chrony: ChronyClient,
+    burst: ChronyClient,
 }
 
 #[derive(Debug)]
@@ -195,19 +213,23 @@ struct Errors {
     ours_us: f64,
     half_us: f64,
     chronys_us: f64,
+    /// Of the chronyd that asked once.
+    bursts_us: f64,
 }
 
 impl Pair {
     fn new(ctx: &Context, world: World, index: u16) -> anyhow::Result<Self> {
         let node = world.node(ctx, &format!("twice-{index}"), SELDOM)?;
         let chrony = world.chrony(ctx, &format!("same-{index}"), PORT + 2 + index)?;
-        Ok(Self { world, node, chrony })
+        let burst = world.chrony(ctx, &format!("burst-{index}"), PORT + 8 + index)?;
+        Ok(Self { world, node, chrony, burst })
     }
 
     fn errors(&self, page: &HostPage) -> anyhow::Result<Errors> {
         let (ours, half) = self.node.state(page)?;
-        let chronys_us = self.world.law.error(&self.chrony.served()?);
-        Ok(Errors { ours_us: us(ours), half_us: us(half), chronys_us })
+        let [chronys_us, bursts_us] = [self.chrony.served()?, self.burst.served()?]
+            .map(|served| self.world.law.error(&served));
+        Ok(Errors { ours_us: us(ours), half_us: us(half), chronys_us, bursts_us })
     }
 }
 
