@@ -189,19 +189,21 @@ fn plan(options: &Options, nodes: u32) -> Result<Plan> {
     })
 }
 
-const HEAD: &str = "    nodes  bounded      last     median  questions      busiest   messages    outside  named | level  nodes  half-width
-                         ms         ms  median/p99    server's                 of judged        |              median/p99, at the end us";
+const HEAD: &str = "    nodes  bounded      last     median  questions  exchanges      busiest   messages    outside  named | level  nodes  half-width
+                         ms         ms  median/p99  median/p99   server's                 of judged        |              median/p99, at the end us";
 
 fn lines(report: &Report) -> String {
     let ms = |ns: f64| ns * 1e-6;
     let mut out = format!(
-        "{:>9} {:>8} {:>9.1} {:>10.1} {:>6.0}/{:<3.0} {:>12} {:>10} {:>4} of {} {:>4}",
+        "{:>9} {:>8} {:>9.1} {:>10.1} {:>6.0}/{:<3.0} {:>6.0}/{:<3.0} {:>12} {:>10} {:>4} of {} {:>4}",
         report.nodes,
         report.vouching(),
         ms(report.vouching_ns(1000)),
         ms(report.vouching_ns(500)),
         report.questions(500),
         report.questions(990),
+        report.exchanges(500),
+        report.exchanges(990),
         report.busiest,
         report.messages,
         report.outside,
@@ -263,6 +265,8 @@ fn objects(report: &Report) -> Vec<Value> {
             "bounded_median_ms": report.vouching_ns(500) * 1e-6,
             "questions_median": report.questions(500),
             "questions_p99": report.questions(990),
+            "exchanges_median": report.exchanges(500),
+            "exchanges_p99": report.exchanges(990),
             "busiest_server_questions": report.busiest,
             "messages": report.messages,
             "judged": report.judged,

@@ -61,6 +61,8 @@ pub struct Report {
     vouch: Vec<f64>,
     /// Questions of each node, ascending.
     asked: Vec<f64>,
+    /// Of these, those that were answered, ascending.
+    answered: Vec<f64>,
     /// By the number of servers to the master, when they first vouched.
     pub levels: BTreeMap<u8, Level>,
     /// Questions and answers of all.
@@ -99,6 +101,7 @@ impl Report {
             nodes,
             vouch: Vec::new(),
             asked: Vec::new(),
+            answered: Vec::new(),
             levels: BTreeMap::new(),
             messages: 0,
             busiest: 0,
@@ -117,8 +120,14 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, vouched: Option<Vouched>, asked: u32, at_end: Option<Duration>) {
+    pub(super) fn add(
+        &mut self,
+        vouched: Option<Vouched>,
+        [asked, answered]: [u32; 2],
+        at_end: Option<Duration>,
+    ) {
         self.asked.push(f64::from(asked));
+        self.answered.push(f64::from(answered));
         let Some(vouched) = vouched else { return };
         self.vouch.push(vouched.at as f64);
         let level = self.levels.entry(vouched.level).or_default();
@@ -130,6 +139,7 @@ impl Report {
     pub(super) fn finish(&mut self) {
         self.vouch.sort_by(f64::total_cmp);
         self.asked.sort_by(f64::total_cmp);
+        self.answered.sort_by(f64::total_cmp);
         for level in self.levels.values_mut() {
             level.half_widths.sort_by(f64::total_cmp);
             level.at_end.sort_by(f64::total_cmp);
@@ -158,6 +168,12 @@ impl Report {
     #[must_use]
     pub fn questions(&self, permille: usize) -> f64 {
         quantile(&self.asked, permille)
+    }
+
+    /// Exchanges, of a question and its answer, that so many of a thousand nodes do not exceed.
+    #[must_use]
+    pub fn exchanges(&self, permille: usize) -> f64 {
+        quantile(&self.answered, permille)
     }
 }
 

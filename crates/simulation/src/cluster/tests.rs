@@ -19,6 +19,16 @@ fn a_cold_start_bounds_everybody_soon() {
     assert!(half < 2.0 * 1.3 * 5_000.0 + 2_000.0, "{half}");
 }
 
+/// A burst each, then nothing for a day: bounds are what their counters may have done since.
+#[test]
+fn a_day_without_a_network() {
+    let day = Duration::from_secs(86_400);
+    let report = run(&Plan { until: day, ..Plan::cold(1_000, Link::LAN) }, 1);
+    assert_eq!((report.vouching(), report.outside), (999, 0));
+    let half_s = report.levels[&1].half_width_at_end_ns(1000) * 1e-9;
+    assert!((1.296..1.297).contains(&half_s), "15 us in each second: {half_s} s");
+}
+
 #[test]
 fn losses_and_restarts_cost_time_and_no_truth() {
     for seed in 0..20 {

@@ -43,6 +43,8 @@ struct Host {
     /// The server works until then.
     busy_until: u64,
     asked: u32,
+    /// Of these questions, those with an answer.
+    answered: u32,
     vouched: Option<Vouched>,
     served: u64,
     /// When the liar first answered it, and how often it has.
@@ -158,6 +160,7 @@ impl World {
             question: 0,
             busy_until: 0,
             asked: 0,
+            answered: 0,
             vouched: None,
             served: 0,
             liar: None,
@@ -435,6 +438,7 @@ impl World {
         let Some(node) = &mut host.node else { return };
         // Answered: the timeout finds another number.
         host.question += 1;
+        host.answered += 1;
         if let Some(said) = &mut answer.said {
             said.received = received;
             if self.plan.liar.is_some_and(|(liar, _)| liar == from) {
@@ -529,7 +533,7 @@ impl World {
             let host = &self.hosts[index as usize];
             let Some(node) = &host.node else { continue };
             let width = node.at(host.counter(self.now)).map(|(interval, _)| interval.width());
-            report.add(host.vouched, host.asked, width);
+            report.add(host.vouched, [host.asked, host.answered], width);
         }
         report.busiest = self.hosts.iter().map(|host| host.served).max().unwrap_or(0);
         (report.messages, report.judged, report.outside) =
