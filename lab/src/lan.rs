@@ -82,6 +82,26 @@ impl Lan {
         namespace.run("ip", &["address", "add", &address, "dev", &inner]).map(drop)
     }
 
+    /// Cuts these namespaces, by their interfaces on the host, off from the others: they reach each other only.
+    ///
+    /// # Errors
+    /// When their pairs cannot be moved to a bridge of their own.
+    pub fn cut_off(&self, interfaces: &[String]) -> anyhow::Result<()> {
+        let apart = format!("{}s", self.veth);
+        if !self.links.borrow().contains(&apart) {
+            self.make_bridge(&apart)?;
+        }
+        interfaces.iter().try_for_each(|at| ip(&format!("link set {at} master {apart}")))
+    }
+
+    /// Joins them again.
+    ///
+    /// # Errors
+    /// As [`Self::cut_off`].
+    pub fn reunite(&self, interfaces: &[String]) -> anyhow::Result<()> {
+        interfaces.iter().try_for_each(|at| ip(&format!("link set {at} master {}", self.bridge)))
+    }
+
     /// The name of the guest's tap on the host.
     pub fn tap(&self, number: u8) -> String {
         format!("{}t{number}", self.veth)

@@ -8,6 +8,7 @@ pub(crate) mod how_to;
 pub(crate) mod liar;
 mod member;
 pub(crate) mod offline;
+pub(crate) mod split;
 pub(crate) mod thousand;
 pub(crate) mod three;
 pub(crate) mod timeline;
@@ -45,7 +46,7 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "cluster-liar",
-        about: "three hosts with an honest server and one whose server lies: a member of all four names that one and no other, truth inside",
+        about: "three hosts with an honest server and one whose server lies at three ports: a member of all names those and no other, truth inside",
         tier: Tier::Test,
         needs: &[Root],
         seconds: 20,
@@ -74,6 +75,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 4_700,
         run: hour::hour,
+    },
+    Test {
+        name: "cluster-split",
+        about: "a network of four hosts is cut in two: two origins of different names, each right; together again one of them stays, said by all who go over",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 40,
+        run: split::split,
     },
     Test {
         name: "cluster-timeline",
