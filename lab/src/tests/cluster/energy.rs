@@ -14,8 +14,9 @@ use crate::ntp_impostor::Impostor;
 use crate::oscillator::{Oscillator, Parameters};
 use crate::reader::HostPage;
 use crate::scenario::Context;
-use crate::tests::cluster::hour::{hz, seconds, wake_ups};
+use crate::tests::cluster::hour::{hz, wake_ups};
 use crate::tests::cluster::offline::{Node, started_root};
+use crate::tests::cluster::seconds;
 
 const PORT: u16 = 41_360;
 /// Polls of hosts, s, and how far their counters' rates may be from the measured ones, ppm: the default, and what

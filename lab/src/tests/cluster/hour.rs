@@ -27,6 +27,7 @@ use crate::oscillator::{Oscillator, Parameters};
 use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::cluster::offline::{Node, root_lines};
+use crate::tests::cluster::seconds;
 
 /// 10 ppm.
 const PPB: i64 = 10_000;
@@ -284,12 +285,6 @@ fn questions_of(visit: &Value) -> anyhow::Result<u64> {
 
 fn us(ns: i64) -> f64 {
     ns as f64 / 1e3
-}
-
-pub(super) fn seconds(variable: &str, default: u64) -> anyhow::Result<Duration> {
-    let Ok(text) = std::env::var(variable) else { return Ok(Duration::from_secs(default)) };
-    let seconds = text.parse().with_context(|| format!("{variable}={text}: whole seconds"))?;
-    Ok(Duration::from_secs(seconds))
 }
 
 /// Ticks of the TSC in a second; half a second tells it well enough for a wander of hours.

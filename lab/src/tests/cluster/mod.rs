@@ -13,6 +13,10 @@ pub(crate) mod thousand;
 pub(crate) mod three;
 pub(crate) mod timeline;
 
+use std::time::Duration;
+
+use anyhow::Context as _;
+
 use crate::scenario::Need::{Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
@@ -109,3 +113,14 @@ const TESTS: &[Test] = &[
         run: thousand::thousand,
     },
 ];
+
+/// A whole number from the environment.
+fn number(variable: &str, default: u64) -> anyhow::Result<u64> {
+    let Ok(text) = std::env::var(variable) else { return Ok(default) };
+    text.parse().with_context(|| format!("{variable}={text}: a whole number"))
+}
+
+/// Whole seconds from the environment.
+fn seconds(variable: &str, default: u64) -> anyhow::Result<Duration> {
+    number(variable, default).map(Duration::from_secs)
+}

@@ -2,7 +2,8 @@
 //! once more in a cluster with a key, whose questions and answers are packets of NTS.
 //!
 //! They run in one thread of this program, which looks at each of them in turn, so that the kernel's stamps
-//! decide how wide their bounds are. Bounds are compared with CLOCK_REALTIME, which the
+//! decide how wide their bounds are. `NODES` says how many others to take (up to 10,000 where the limit of open files allows
+//! it). Bounds are compared with CLOCK_REALTIME, which the
 //! daemon's server serves. Beside it, one chronyd starts. Times are reported and gate nothing.
 
 use std::time::{Duration, Instant};
@@ -22,21 +23,27 @@ use crate::ntp_impostor::Impostor;
 use crate::plot::{Series, lines};
 use crate::scenario::Context;
 use crate::tests::cluster::member::{Member, period, step};
+use crate::tests::cluster::number;
 use crate::tests::faults::common::reference;
 
-const NODES: usize = 1_000;
+const NODES: u64 = 1_000;
+/// Members have ports of their own from 20,000 on, below those that the kernel gives away.
+const MOST_NODES: usize = 12_000;
 const PORT: u16 = 41_240;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn thousand(ctx: &Context) -> anyhow::Result<String> {
+    let nodes = usize::try_from(number("NODES", NODES)?)?;
+    ensure!((100..=MOST_NODES).contains(&nodes), "NODES is from 100 to {MOST_NODES}");
     let upstream = Impostor::honest()?;
     let mut host = Host::new(ctx)?;
     let key = host.directory().join("sealed.key");
     host.cli(&["cluster", "key", key.to_str().context("a path of UTF-8")?])?;
     let configuration = format!(
-        "{}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\nchildren = 2000\nchildren_per_address = 2000\n\
-         [[cluster]]\nname = \"sealed\"\nchildren = 2000\nchildren_per_address = 2000\nkey = {key:?}\n",
-        reference(&upstream.address())
+        "{1}[server]\nlisten = [\"127.0.0.1:{PORT}\"]\nrate_interval = \"0s\"\n[[cluster]]\nname = \"lab\"\nchildren = {0}\nchildren_per_address = {0}\n\
+         [[cluster]]\nname = \"sealed\"\nchildren = {0}\nchildren_per_address = {0}\nkey = {key:?}\n",
+        2 * nodes,
+        reference(&upstream.address()),
     );
     host.start(&configuration)?;
     host.wait_synchronized(1_000)?;
@@ -44,11 +51,12 @@ pub(crate) fn thousand(ctx: &Context) -> anyhow::Result<String> {
     let counter = HostCounter::Tsc(Tsc::unchecked());
     let nominal = period(&counter)?;
     let secret = Secret::parse(&std::fs::read(&key)?)?;
-    let (plain, settled) = start(&host, &counter, nominal, "lab", None)?;
-    let (sealed, settled_sealed) = start(&host, &counter, nominal, "sealed", Some(&secret))?;
+    let (plain, settled) = start(&host, &counter, nominal, nodes, ("lab", None))?;
+    let (sealed, settled_sealed) =
+        start(&host, &counter, nominal, nodes, ("sealed", Some(&secret)))?;
     let beside = chronyd_beside(ctx)?;
     std::fs::write(ctx.path("settled.svg"), picture(&settled, &settled_sealed))?;
-    Ok(format!("{NODES} nodes without a key: {plain}; with one: {sealed}; {beside}"))
+    Ok(format!("{nodes} nodes without a key: {plain}; with one: {sealed}; {beside}"))
 }
 
 /// Figure 5 of the paper with what was measured in it: how many nodes are done by when.
@@ -61,11 +69,12 @@ fn picture(plain: &[Duration], sealed: &[Duration]) -> String {
             .map(|(done, at)| (at.as_secs_f64() * 1e3, (done + 1) as f64))
             .collect(),
     };
+    let settled_most = plain.len() as f64;
     let published = |name: &str, serving: Serving| Series {
         name: name.to_owned(),
         points: (1..=1000)
             .map(|ms| (f64::from(ms), serving.as_published(ms)))
-            .take_while(|(_, nodes)| *nodes <= NODES as f64)
+            .take_while(|(_, nodes)| *nodes <= settled_most)
             .collect(),
     };
     let all = vec![
@@ -75,8 +84,8 @@ fn picture(plain: &[Duration], sealed: &[Duration]) -> String {
         published("published: two levels", Serving::TwoLevels),
         published("published: everybody serves", Serving::Everybody),
     ];
-    let title = "1000 nodes and one timevisord, and the lines of figure 5";
-    lines(title, ["ms after the first question", "nodes"], all, true)
+    let title = format!("{} nodes and one timevisord, and the lines of figure 5", plain.len());
+    lines(&title, ["ms after the first question", "nodes"], all, true)
 }
 
 /// How long one chronyd with a burst takes from its start until it says that it is synchronized to
@@ -99,12 +108,12 @@ fn start(
     host: &Host,
     counter: &HostCounter,
     nominal: Period,
-    cluster: &str,
-    secret: Option<&Secret>,
+    nodes: usize,
+    (cluster, secret): (&str, Option<&Secret>),
 ) -> anyhow::Result<(String, Vec<Duration>)> {
     let name = Name::new(cluster).context("a short name")?;
     let began = Instant::now();
-    let mut members = (0..NODES)
+    let mut members = (0..nodes)
         .map(|index| Member::new(PORT, index, name, secret, nominal))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let ready = began.elapsed();
@@ -124,7 +133,7 @@ fn start(
     settled.sort();
     let mut questions: Vec<u64> = members.iter().map(|member| member.client.questions()).collect();
     questions.sort_unstable();
-    let median = questions[NODES / 2];
+    let median = questions[nodes / 2];
     ensure!(median <= 12, "{median} questions a node in the median");
     let refused: usize = members.iter().map(|member| member.client.refusals().count()).sum();
     ensure!(refused == 0, "{refused} refusals");
@@ -133,12 +142,12 @@ fn start(
         "bounded within {:.0} ms (median {:.0}) of the first question, sockets took {:.0} ms, {median} questions a \
          node and {} at most, half-width {half:.1} us in the median and {widest:.1} at most, truth inside each, the daemon used \
          {:.1} ms of a processor ({:.0} nodes a second of it)",
-        settled[NODES - 1].as_secs_f64() * 1e3,
-        settled[NODES / 2].as_secs_f64() * 1e3,
+        settled[nodes - 1].as_secs_f64() * 1e3,
+        settled[nodes / 2].as_secs_f64() * 1e3,
         ready.as_secs_f64() * 1e3,
-        questions[NODES - 1],
+        questions[nodes - 1],
         cpu.as_secs_f64() * 1e3,
-        f64::from(u32::try_from(NODES)?) / cpu.as_secs_f64(),
+        f64::from(u32::try_from(nodes)?) / cpu.as_secs_f64(),
     );
     Ok((told, settled))
 }
