@@ -14,7 +14,8 @@
 //! its limits, or all is possible: nobody is named then, and nothing is vouched for.
 //!
 //! It is hosts that lie, so hosts are counted, not addresses with ports: what one host says at several ports is one
-//! vote, that of their intersection ([`crate::address`]). With no liars, everything that anybody says counts.
+//! vote, that of their intersection ([`crate::address`]). With no liars, everything that anybody says counts. Who was
+//! named has no vote at any port, and is one fewer that may lie among the others.
 //!
 //! A peer outside of what the others agree on is named when that was so for [`PATIENCE`] of its own
 //! answers in a row, and not asked again.
@@ -23,7 +24,7 @@ use timevisor_estimate::RateLimits;
 use timevisor_estimate::selection::agree;
 use timevisor_time::{Interval, Tai};
 
-use crate::address::{Address, Listed};
+use crate::address::Address;
 use crate::facts::{Facts, Statement};
 
 /// Answers outside of what the others agree on until a peer is named.
@@ -93,14 +94,13 @@ pub struct Mesh<A> {
     liars: usize,
     /// Who is believed alone.
     trusted: Option<A>,
-    listed: Listed<A>,
 }
 
 impl<A: Address> Mesh<A> {
-    /// Nobody was heard. `liars` hosts may be wrong, and `trusted` is not; the operator has listed `seeds`.
+    /// Nobody was heard. `liars` hosts may be wrong, and `trusted` is not.
     #[must_use]
-    pub fn new(liars: usize, trusted: Option<A>, seeds: &[A]) -> Self {
-        Self { peers: Vec::new(), liars, trusted, listed: Listed::new(seeds) }
+    pub fn new(liars: usize, trusted: Option<A>) -> Self {
+        Self { peers: Vec::new(), liars, trusted }
     }
 
     /// Whose vote this address has: the same for all ports of a host; `None` if it has none.
@@ -109,18 +109,30 @@ impl<A: Address> Mesh<A> {
         if self.liars == 0 || self.trusted == Some(at) {
             return Some(at);
         }
-        let beside_trusted = self.trusted.is_some_and(|trusted| trusted.host() == at.host());
-        self.listed.voter(at).filter(|_| !beside_trusted)
+        // Somebody who is not root there may listen at another port of it.
+        let is_beside = self.trusted.is_some_and(|trusted| trusted.host() == at.host());
+        (!is_beside).then_some(at.host())
+    }
+
+    /// Hosts that were named at any port.
+    fn named_hosts(&self) -> Vec<A> {
+        distinct(self.peers.iter().filter(|peer| peer.named).filter_map(|peer| peer.voter))
+    }
+
+    /// So many of those who still have votes may lie.
+    fn liars_left(&self) -> usize {
+        self.liars.saturating_sub(self.named_hosts().len())
     }
 
     /// One interval for each host that has a vote; who contradicts himself has none.
     fn votes(&self, counter: u64, rate: &RateLimits, but: Option<usize>) -> Vec<Interval<Tai>> {
-        let but = but.map(|index| self.peers[index].voter);
+        let but = but.and_then(|index| self.peers[index].voter);
+        let named = self.named_hosts();
         let mut votes: Vec<(A, Option<Interval<Tai>>)> = Vec::new();
         for peer in &self.peers {
             let interval = peer.facts.at(counter, rate);
             let Some((voter, interval)) = peer.voter.zip(interval) else { continue };
-            if but == Some(Some(voter)) {
+            if but == Some(voter) || named.contains(&voter) {
                 continue;
             }
             match votes.iter_mut().find(|(other, _)| *other == voter) {
@@ -169,6 +181,10 @@ impl<A: Address> Mesh<A> {
             self.peers.iter_mut().for_each(|peer| peer.outside = 0);
             return Heard::Outside;
         }
+        if !consistent && self.contradicting(|peer| Some(peer.at)) > self.liars.max(1) {
+            // All of them may be ports of one host that lies, or this node's counter is wrong.
+            return Heard::Outside;
+        }
         let outside = !consistent || self.is_outside(index, said.received, rate);
         let peer = &mut self.peers[index];
         if !outside {
@@ -191,11 +207,12 @@ impl<A: Address> Mesh<A> {
         if let Some(trusted) = self.peers.iter().find(|peer| peer.trusted) {
             return trusted.doubted > 0;
         }
-        let doubted = self.peers.iter().filter(|peer| peer.doubted > 0);
-        let mut hosts: Vec<A> = doubted.filter_map(|peer| peer.voter).collect();
-        hosts.sort_unstable();
-        hosts.dedup();
-        hosts.len() > self.liars.max(1)
+        self.contradicting(|peer| peer.voter) > self.liars.max(1)
+    }
+
+    /// How many have contradicted themselves lately: addresses, or hosts.
+    fn contradicting(&self, who: impl Fn(&Peer<A>) -> Option<A>) -> usize {
+        distinct(self.peers.iter().filter(|peer| peer.doubted > 0).filter_map(who)).len()
     }
 
     /// Whether the others agree on something that this peer excludes.
@@ -208,7 +225,7 @@ impl<A: Address> Mesh<A> {
         // Against one other nobody knows who is right, unless that one is trusted.
         let agreed = self.trusted_at(counter, rate).or_else(|| {
             // However few they are: one of two may lie.
-            let agreed = agree(&others, self.liars).filter(|_| others.len() >= 2);
+            let agreed = agree(&others, self.liars_left()).filter(|_| others.len() >= 2);
             agreed.map(|agreement| agreement.interval)
         });
         own.zip(agreed).is_some_and(|(own, agreed)| own.intersect(&agreed).is_none())
@@ -227,13 +244,14 @@ impl<A: Address> Mesh<A> {
         let vouched = if self.counter_is_doubted() { Standing::Told } else { Standing::Vouched };
         if let Some(trusted) = self.trusted_at(counter, rate) {
             // However few they are: a lie that could be true must not narrow what is certain.
-            let agreed = agree(&all, self.liars).map(|agreement| agreement.interval);
+            let agreed = agree(&all, self.liars_left()).map(|agreement| agreement.interval);
             let narrower = agreed.and_then(|agreed| agreed.intersect(&trusted));
             return Some((narrower.unwrap_or(trusted), vouched));
         }
-        let liars = self.liars.min(all.len().saturating_sub(1) / 2);
+        let left = self.liars_left();
+        let liars = left.min(all.len().saturating_sub(1) / 2);
         let agreed = agree(&all, liars).map(|agreement| agreement.interval);
-        let enough = all.len() > 2 * self.liars;
+        let enough = all.len() > 2 * left;
         let standing = if enough { vouched } else { Standing::Told };
         agreed.map(|agreed| (agreed, standing))
     }
@@ -264,6 +282,17 @@ impl<A: Address> Mesh<A> {
     pub fn level(&self) -> Option<u8> {
         self.peers.iter().filter(|peer| !peer.named).map(|peer| peer.level).min()
     }
+}
+
+/// Each of these once; they are few.
+fn distinct<A: PartialEq>(all: impl Iterator<Item = A>) -> Vec<A> {
+    let mut once = Vec::new();
+    for one in all {
+        if !once.contains(&one) {
+            once.push(one);
+        }
+    }
+    once
 }
 
 #[cfg(test)]
@@ -299,7 +328,7 @@ mod tests {
 
     #[test]
     fn peers_narrow_each_other() {
-        let mut mesh = Mesh::new(0, None, &[]);
+        let mut mesh = Mesh::new(0, None);
         assert_eq!(mesh.hear('a', &said(1000, 0, 50), 1, &rate()), Heard::Taken);
         let alone = mesh.at(1_100_000, &rate()).unwrap().0;
         assert_eq!(mesh.hear('b', &said(1000, 40, 50), 2, &rate()), Heard::Taken);
@@ -311,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_liar_is_named_with_its_second_answer_and_costs_nothing_afterwards() {
-        let mut mesh = Mesh::new(1, None, &[]);
+        let mut mesh = Mesh::new(1, None);
         for honest in ['a', 'b', 'c'] {
             assert_eq!(mesh.hear(honest, &said(1000, 0, 5), 1, &rate()), Heard::Taken);
         }
@@ -325,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_too_few_say_is_hearsay() {
-        let mut mesh = Mesh::new(1, None, &[]);
+        let mut mesh = Mesh::new(1, None);
         for (peer, standing) in
             [('a', Standing::Told), ('b', Standing::Told), ('c', Standing::Vouched)]
         {
@@ -336,7 +365,7 @@ mod tests {
 
     #[test]
     fn who_is_trusted_is_believed_alone_and_against_everybody() {
-        let mut mesh = Mesh::new(1, Some('r'), &[]);
+        let mut mesh = Mesh::new(1, Some('r'));
         mesh.hear('r', &said(1000, 0, 5), 0, &rate());
         assert_eq!(mesh.at(1_100_000, &rate()).unwrap().1, Standing::Vouched);
         for liar in ['x', 'y', 'z'] {
@@ -350,7 +379,7 @@ mod tests {
     /// Its lie is inside of what the trusted one leaves open, so it could be true.
     #[test]
     fn who_may_lie_does_not_narrow_what_the_trusted_one_says() {
-        let mut mesh = Mesh::new(1, Some('r'), &[]);
+        let mut mesh = Mesh::new(1, Some('r'));
         mesh.hear('r', &said(1000, 0, 5), 0, &rate());
         let alone = mesh.at(1_100_000, &rate()).unwrap().0;
         mesh.hear('x', &said(1000, 32, 1), 1, &rate());
@@ -364,7 +393,7 @@ mod tests {
     /// By this node's counter all clocks are 200 ppm slow: it is the counter.
     #[test]
     fn whom_everybody_contradicts_names_nobody_and_vouches_for_nothing() {
-        let mut mesh = Mesh::new(0, None, &[]);
+        let mut mesh = Mesh::new(0, None);
         for n in 1..10 {
             for at in ['a', 'b', 'c'] {
                 let heard = mesh.hear(at, &said(n * 1_000_000, n * -200, 5), 1, &rate());
@@ -389,7 +418,7 @@ mod tests {
 
     #[test]
     fn liars_do_not_make_a_node_doubt_its_counter_beside_a_trusted_one() {
-        let mut mesh = Mesh::new(1, Some('r'), &[]);
+        let mut mesh = Mesh::new(1, Some('r'));
         for n in 1..10 {
             mesh.hear('r', &said(n * 1000, 0, 5), 0, &rate());
             for (liar, off) in [('x', 3000), ('y', -3000)] {
@@ -406,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_doubt_ends_although_those_who_raised_it_are_gone() {
-        let mut mesh = Mesh::new(0, None, &[]);
+        let mut mesh = Mesh::new(0, None);
         for at in ['a', 'b'] {
             mesh.hear(at, &said(1000, 0, 5), 1, &rate());
             mesh.hear(at, &said(2000, 9000, 5), 1, &rate());
@@ -421,7 +450,7 @@ mod tests {
     /// One of the two others may lie: what both leave open is no reason to name a third.
     #[test]
     fn a_liar_and_one_other_name_nobody() {
-        let mut mesh = Mesh::new(1, None, &[]);
+        let mut mesh = Mesh::new(1, None);
         mesh.hear('b', &said(1000, 0, 500), 1, &rate());
         mesh.hear('x', &said(1000, 200, 5), 1, &rate());
         for at in [1000, 2000, 3000] {
@@ -437,7 +466,7 @@ mod tests {
     #[test]
     fn a_host_with_several_ports_outvotes_nobody() {
         let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
-        let mut mesh = Mesh::new(1, None, &[at("10.0.0.1:1"), at("10.0.0.2:1")]);
+        let mut mesh = Mesh::new(1, None);
         for port in ["10.0.0.9:1", "10.0.0.9:2", "10.0.0.9:3"] {
             mesh.hear(at(port), &said(1000, 500, 5), 1, &rate());
             let (_, standing) = mesh.at(1_100_000, &rate()).unwrap();
@@ -455,11 +484,38 @@ mod tests {
         }
     }
 
+    /// As many as it takes, of which one lies: when it was named, the other two are enough.
+    #[test]
+    fn naming_the_liar_leaves_enough_to_vouch() {
+        let mut mesh = Mesh::new(1, None);
+        for at_us in [1000, 2000] {
+            for (peer, off) in [('a', 0), ('b', 10), ('x', 500)] {
+                mesh.hear(peer, &said(at_us, off, 20), 1, &rate());
+            }
+        }
+        assert_eq!(mesh.named().collect::<Vec<_>>(), ['x']);
+        let (interval, standing) = mesh.at(2_100_000, &rate()).unwrap();
+        assert!(interval.contains(truth(2_100_000)) && standing == Standing::Vouched);
+    }
+
+    /// Ports of one host contradict themselves, as this node's counter would have them do: no proof of either.
+    #[test]
+    fn ports_of_one_host_that_all_contradict_themselves_are_not_named() {
+        let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+        let mut mesh = Mesh::new(1, None);
+        for n in 1..10 {
+            for port in ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"] {
+                let heard = mesh.hear(at(port), &said(n * 1_000_000, n * -200, 5), 1, &rate());
+                assert_ne!(heard, Heard::Named, "{n} {port}");
+            }
+        }
+    }
+
     /// Somebody who is not root at the master's host listens at another port of it.
     #[test]
     fn another_port_of_the_trusted_host_has_no_vote() {
         let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
-        let mut mesh = Mesh::new(1, Some(at("10.0.0.1:1")), &[]);
+        let mut mesh = Mesh::new(1, Some(at("10.0.0.1:1")));
         mesh.hear(at("10.0.0.1:1"), &said(1000, 0, 50), 0, &rate());
         let alone = mesh.at(1_100_000, &rate());
         for port in ["10.0.0.1:2", "10.0.0.1:3"] {
@@ -470,7 +526,7 @@ mod tests {
 
     #[test]
     fn two_that_disagree_name_nobody_and_vouch_for_nothing() {
-        let mut mesh = Mesh::new(1, None, &[]);
+        let mut mesh = Mesh::new(1, None);
         mesh.hear('a', &said(1000, 0, 5), 1, &rate());
         mesh.hear('b', &said(1000, 500, 5), 1, &rate());
         assert_eq!(mesh.at(1_100_000, &rate()), None);
@@ -479,7 +535,7 @@ mod tests {
 
     #[test]
     fn a_server_that_contradicts_itself_starts_over() {
-        let mut mesh = Mesh::new(0, None, &[]);
+        let mut mesh = Mesh::new(0, None);
         mesh.hear('a', &said(1000, 0, 5), 1, &rate());
         assert_eq!(mesh.hear('a', &said(2000, 900, 5), 1, &rate()), Heard::Outside);
         assert_eq!(mesh.at(2_100_000, &rate()), None);

@@ -54,8 +54,6 @@ const LAST_PAUSE: Duration = Duration::from_secs(64);
 const MOST_IN_VAIN: u32 = 2;
 /// Servers that are remembered: peers, and who may be asked instead of them.
 const MOST_KNOWN: usize = 64;
-/// Of these, ports of one host.
-const MOST_OF_A_HOST: usize = 16;
 
 /// What the origin of an answer is to this node.
 enum Compared {
@@ -133,7 +131,7 @@ impl<A: Address> Node<A> {
             state: State::Pausing,
             next: now,
             pause: FIRST_PAUSE,
-            mesh: Mesh::new(settings.liars, settings.trusted, &seeds),
+            mesh: Mesh::new(settings.liars, settings.trusted),
             seeds,
             origin: None,
             succession: settings.succession.map(|settings| Succession::new(settings, random, now)),
@@ -267,7 +265,7 @@ impl<A: Address> Node<A> {
         match self.state {
             State::Asking(burst) if burst.server == from => {
                 let is_new = burst.settle.answers() == 0 && self.asker() == Asker::New;
-                let refers = is_new && self.in_vain < MOST_IN_VAIN;
+                let refers = is_new && self.in_vain < MOST_IN_VAIN && self.settings.liars == 0;
                 let other = if refers { self.one_of(&answer.others) } else { None };
                 if let Some(other) = other {
                     self.tried.push(from);
@@ -492,17 +490,19 @@ impl<A: Address> Node<A> {
         Event::Vouches
     }
 
-    /// What an answer's origin means.
+    /// What an answer's origin means. That of UTC never changes, whoever says so.
     fn compare(&mut self, theirs: Origin) -> Compared {
+        if self.succession.is_none() {
+            if theirs != Origin::UTC {
+                return Compared::Stranger;
+            }
+            self.origin = Some(theirs);
+            return Compared::Ours;
+        }
         let Some(ours) = self.origin.filter(|ours| *ours != theirs) else {
             self.origin = Some(theirs);
             return Compared::Ours;
         };
-        if self.succession.is_none() {
-            // The master has set its origin again.
-            let anew = theirs.generation > ours.generation;
-            return if anew { Compared::Anew } else { Compared::Stranger };
-        }
         if theirs < ours {
             let old = theirs.generation < ours.generation;
             return if old { Compared::Old } else { Compared::Stranger };
@@ -587,7 +587,7 @@ impl<A: Address> Node<A> {
             succession.begin_anew(now);
         }
         self.width = Duration::MAX;
-        self.mesh = Mesh::new(self.settings.liars, self.settings.trusted, &self.seeds);
+        self.mesh = Mesh::new(self.settings.liars, self.settings.trusted);
         self.origin = Some(origin);
         self.has_settled = false;
         self.tried.clear();

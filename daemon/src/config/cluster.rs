@@ -60,7 +60,7 @@ pub struct ClusterConfig {
     /// How often each of them is asked.
     #[serde(default = "four_seconds", with = "humantime_serde")]
     pub poll: StdDuration,
-    /// So many hosts may lie; what counts as one: `timevisor_cluster::address`.
+    /// So many hosts may lie. With any, only `seeds` and `master` are asked.
     #[serde(default)]
     pub liars: usize,
     /// The name of a timeline of its own: the counter of one of its hosts. Without it, the cluster's
@@ -244,6 +244,7 @@ impl ClusterConfig {
             2 * self.liars + 1
         );
         self.validate_timeline()?;
+        self.validate_liars()?;
         ensure!(
             !self.seeds.is_empty() || serves && self.serve,
             "it has no seeds, so this is its root, and nobody can ask it: set server.listen"
@@ -253,6 +254,22 @@ impl ClusterConfig {
 }
 
 impl ClusterConfig {
+    /// Whether enough hosts are listed to outvote those that lie.
+    fn validate_liars(&self) -> Result<()> {
+        let is_alone = self.liars == 0 || self.master.is_some() || self.seeds.is_empty();
+        let mut hosts: Vec<IpAddr> = self.seeds.iter().map(|at| at.ip().to_canonical()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        ensure!(
+            is_alone || hosts.len() > 2 * self.liars,
+            "where {} may lie, only the hosts in `seeds` are asked, and {} at different addresses have to answer, this host \
+             not counted: list more, or set master",
+            self.liars,
+            2 * self.liars + 1
+        );
+        Ok(())
+    }
+
     fn validate_timeline(&self) -> Result<()> {
         let Some(timeline) = &self.timeline else { return Ok(()) };
         let usable = Name::new(timeline).is_some_and(|name| !name.is_host());
@@ -398,6 +415,8 @@ mod tests {
         assert!(problem(same).contains("another name"), "{}", problem(same));
         let lying = "[[cluster]]\nname = \"lab\"\nseeds = [\"192.0.2.1\"]\nliars = 2\n";
         assert!(problem(lying).contains("peers = 5"), "{}", problem(lying));
+        let one = "[[cluster]]\nname = \"lab\"\nseeds = [\"10.0.0.1\", \"10.0.0.1:124\", \"10.0.0.2\"]\nliars = 1\n";
+        assert!(problem(one).contains("at different addresses"), "{}", problem(one));
     }
 
     #[test]

@@ -2,9 +2,7 @@
 
 use timevisor_time::Duration;
 
-use super::{
-    Burst, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_KNOWN, MOST_OF_A_HOST, Node, State, WAITS,
-};
+use super::{Burst, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_KNOWN, Node, State, WAITS};
 use crate::address::Address;
 use crate::settle::Settle;
 
@@ -87,27 +85,35 @@ impl<A: Address> Node<A> {
     /// know it: what one of them is further away, all below it are.
     fn untried(&mut self) -> Option<A> {
         let is_seed = self.seeds.contains(&self.own);
-        let master: Vec<A> = self.settings.trusted.filter(|_| is_seed).into_iter().collect();
+        let is_asked = is_seed || self.settings.liars > 0;
+        let master: Vec<A> = self.settings.trusted.filter(|_| is_asked).into_iter().collect();
         let lists = [master, self.known.clone(), self.seeds.clone()];
-        // Another port of a host that was asked is no further vote.
-        let asked: Vec<A> = self.tried.iter().filter_map(|at| self.mesh.voter(*at)).collect();
-        let is_further =
-            |at: A, node: &Self| node.mesh.voter(at).is_some_and(|voter| !asked.contains(&voter));
-        let further = lists.iter().find_map(|servers| {
-            let servers = servers.iter().copied().filter(|at| is_further(*at, self));
-            self.one_of(&servers.collect::<Vec<A>>())
-        });
-        further.or_else(|| lists.iter().find_map(|servers| self.one_of(servers)))
+        if self.settings.liars == 0 {
+            return lists.iter().find_map(|servers| self.one_of(servers));
+        }
+        // Another port of a host that was asked is no further vote, so other hosts come first.
+        let asked: Vec<A> = self.tried.iter().map(|at| at.host()).collect();
+        let is_further = |at: &A| !asked.contains(&at.host());
+        let [master, known, seeds] = lists;
+        let others = [known, seeds].concat();
+        let further: Vec<A> = others.iter().copied().filter(is_further).collect();
+        [master, further, others].iter().find_map(|servers| self.one_of(servers))
     }
 
     /// Any of these that may be asked.
     pub(super) fn one_of(&mut self, servers: &[A]) -> Option<A> {
         let named: Vec<A> = self.mesh.named().collect();
-        let usable = |at: &&A| **at != self.own && !self.tried.contains(at) && !named.contains(at);
+        let usable =
+            |at: &&A| !self.is_own(**at) && !self.tried.contains(at) && !named.contains(at);
         let usable: Vec<A> = servers.iter().filter(usable).copied().collect();
         let count = u64::try_from(usable.len()).unwrap_or(1).max(1);
         let index = usize::try_from(self.draw() % count).unwrap_or(0);
         usable.get(index).copied()
+    }
+
+    /// This node itself; where some may lie, other servers on its host, too: they have no vote of their own.
+    fn is_own(&self, at: A) -> bool {
+        at == self.own || (self.settings.liars > 0 && at.host() == self.own.host())
     }
 
     /// SplitMix64.
@@ -119,7 +125,11 @@ impl<A: Address> Node<A> {
         z ^ (z >> 31)
     }
 
+    /// Where some may lie, nobody is believed who was not listed, so nobody else is asked.
     pub(super) fn learn(&mut self, others: &[A]) {
+        if self.settings.liars > 0 {
+            return;
+        }
         for other in others {
             self.remember(*other);
         }
@@ -127,8 +137,7 @@ impl<A: Address> Node<A> {
 
     pub(super) fn remember(&mut self, server: A) {
         let is_new = server != self.own && !self.known.contains(&server);
-        let of_host = self.known.iter().filter(|known| known.host() == server.host());
-        if is_new && self.known.len() < MOST_KNOWN && of_host.count() < MOST_OF_A_HOST {
+        if is_new && self.known.len() < MOST_KNOWN {
             self.known.push(server);
         }
     }
@@ -147,7 +156,7 @@ impl<A: Address> Node<A> {
         all.take(self.settings.peers).collect()
     }
 
-    /// Where some may lie, further ports of a host and addresses without a vote come last.
+    /// Where some may lie, further ports of a host come last: they have no further vote.
     fn one_of_each_host_first(&self, servers: Vec<A>) -> Vec<A> {
         if self.settings.liars == 0 {
             return servers;
@@ -178,7 +187,7 @@ impl<A: Address> Node<A> {
         let named: Vec<A> = self.mesh.named().collect();
         let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
         let all = self.known.iter().chain(seeds);
-        let usable = all.filter(|at| !named.contains(at) && **at != self.own).copied();
+        let usable = all.filter(|at| !named.contains(at) && !self.is_own(**at)).copied();
         usable.partition(|at| {
             let losses = self.lost.get(at).copied().unwrap_or(0);
             losses < LOSSES || self.settings.trusted == Some(*at)

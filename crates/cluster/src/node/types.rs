@@ -24,7 +24,8 @@ pub struct Settings<A> {
     pub peers: usize,
     /// How often each of them is asked.
     pub poll: Duration,
-    /// So many hosts may lie: all ports of an address are one, and so is an IPv6 /64 (see [`crate::address`]).
+    /// So many hosts may lie; all ports of an address are one. With any, nobody but the seeds is asked (see
+    /// [`crate::address`]).
     pub liars: usize,
     /// The root, where it is known by its key or its address: it is believed alone.
     pub trusted: Option<A>,
@@ -44,6 +45,11 @@ pub struct Origin {
     pub generation: u32,
     /// Of the timeline's master.
     pub epoch: u64,
+}
+
+impl Origin {
+    /// Of UTC.
+    pub const UTC: Self = Self { generation: 0, epoch: 0 };
 }
 
 impl fmt::Display for Origin {

@@ -55,6 +55,8 @@ pub enum Lie {
     Ramp,
     /// Ahead for every second node that asks, and behind for the others.
     TwoFaced,
+    /// By the same, of an origin that is said to be later than all others.
+    Origin,
 }
 
 /// A cluster to simulate.

@@ -52,6 +52,8 @@ struct Judged {
     backward: u64,
     /// How often a liar was named.
     named: u64,
+    /// Hosts of calm worlds, each of which has bounds in the end.
+    in_the_end: u64,
     wrong: Vec<String>,
 }
 
@@ -73,6 +75,7 @@ impl AddAssign for Judged {
         self.provided += other.provided;
         self.backward += other.backward;
         self.named += other.named;
+        self.in_the_end += other.in_the_end;
         self.wrong.extend(other.wrong);
     }
 }
@@ -106,7 +109,7 @@ fn random_clusters_hold_the_truth() {
     // The worlds have had all of it.
     let had = [all.late, all.duplicated, all.replayed, all.unasked, all.strays];
     assert!(had.iter().all(|count| *count > 1_000), "{all:?}");
-    let had = [all.deaths, all.restarts, all.origins, all.provided, all.named];
+    let had = [all.deaths, all.restarts, all.origins, all.provided, all.named, all.in_the_end];
     assert!(had.iter().all(|count| *count > 10), "{all:?}");
 }
 

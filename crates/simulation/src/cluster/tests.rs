@@ -52,6 +52,9 @@ fn peers_keep_bounds_narrow() {
     assert_eq!((alone.outside, mesh.outside), (0, 0));
 }
 
+/// One of the seeds, and no root.
+const LIAR: u32 = 4;
+
 /// The liar's answers at one node, until it is named, are at most three polls apart from the first of
 /// them that is a lie.
 fn named_within_three_polls(lie: Lie, since: Duration, trusted: bool) {
@@ -62,12 +65,13 @@ fn named_within_three_polls(lie: Lie, since: Duration, trusted: bool) {
         let roots = if trusted { 1 } else { 4 };
         let plan = Plan {
             liars: 1,
-            liar: Some((7, 5_000_000)),
+            liar: Some((LIAR, 5_000_000)),
             lie,
             roots,
             trusted,
-            seeds: roots.max(4),
-            peers: 4,
+            // Nobody else is asked where one may lie.
+            seeds: 6,
+            peers: 5,
             children: 6,
             poll,
             ..Plan::cold(20, Link::LAN)
@@ -75,7 +79,7 @@ fn named_within_three_polls(lie: Lie, since: Duration, trusted: bool) {
         let report = run(&plan, seed);
         assert_eq!(report.outside, 0, "seed {seed}");
         assert!(report.vouching() >= 18 - roots as usize, "seed {seed}: {}", report.vouching());
-        assert!(report.named.iter().all(|(_, named)| *named == 7), "{:?}", report.named);
+        assert!(report.named.iter().all(|(_, named)| *named == LIAR), "{:?}", report.named);
         let (three, since) = (nanos(poll) * 3, nanos(since));
         let until = nanos(plan.until);
         for (by, heard, _) in &report.heard_liar {
@@ -110,6 +114,28 @@ fn a_liar_among_twenty_is_named_within_three_polls_and_nobody_else_is() {
         named_within_three_polls(Lie::Ramp, Duration::from_millis(20), trusted);
         let since = Duration::from_secs(3);
         named_within_three_polls(Lie::Since(since), since, trusted);
+    }
+}
+
+/// UTC has one origin: whoever says another is not believed, and keeps nobody from hearing the others.
+#[test]
+fn a_liar_with_another_origin_of_utc_harms_nobody() {
+    for (liars, trusted, seed) in [(0, true, 1), (1, true, 2), (1, false, 3), (1, false, 4)] {
+        let plan = Plan {
+            liars,
+            liar: Some((LIAR, 5_000_000)),
+            lie: Lie::Origin,
+            roots: if trusted { 1 } else { 4 },
+            trusted,
+            seeds: 6,
+            peers: 5,
+            poll: Duration::from_millis(100),
+            ..Plan::cold(20, Link::LAN)
+        };
+        let report = run(&plan, seed);
+        let expected = if trusted { 18 } else { 15 };
+        assert_eq!(report.outside, 0);
+        assert!(report.vouching() >= expected, "{liars} {trusted}: {}", report.vouching());
     }
 }
 

@@ -12,7 +12,6 @@ use timevisor_time::{Duration, Instant, Interval, Tai};
 use super::{Lie, Naming, Plan, Report, nanos, nominal};
 use crate::random::Random;
 
-const ORIGIN: Origin = Origin { generation: 1, epoch: 7 };
 const ROOT: u32 = 0;
 
 /// A counter: its value at true time 0, and by how much it is fast, ppb.
@@ -392,8 +391,11 @@ impl World {
         let is_root = index < self.plan.masters();
         let level = if is_root { 0 } else { node.level().unwrap_or(u8::MAX) };
         let silence = node.silence(span(arrived));
-        let own = node.origin().unwrap_or(Origin { generation: 0, epoch: 0 });
-        let origin = if self.plan.succession.is_none() { ORIGIN } else { own };
+        let own = node.origin().unwrap_or(Origin::UTC);
+        let origin = if self.plan.succession.is_none() { Origin::UTC } else { own };
+        let lies =
+            self.plan.lie == Lie::Origin && self.plan.liar.is_some_and(|(liar, _)| liar == index);
+        let origin = if lies { Origin { generation: u32::MAX, epoch: 1 } } else { origin };
         let vouched = at_arrival.zip(at_departure).filter(|_| is_root || node.vouches());
         let standing = vouched.map_or(Standing::Told, |((_, standing), _)| standing);
         let said =
@@ -413,7 +415,7 @@ impl World {
             let off = Duration::from_nanos(off_ns);
             let off = match self.plan.lie {
                 Lie::Since(moment) if span(at) < moment => Duration::ZERO,
-                Lie::Constant | Lie::Since(_) => off,
+                Lie::Constant | Lie::Since(_) | Lie::Origin => off,
                 Lie::Ramp => Duration::from_secs_f64(off.as_secs_f64() * span(at).as_secs_f64()),
                 Lie::TwoFaced if to.is_multiple_of(2) => off,
                 Lie::TwoFaced => Duration::ZERO - off,

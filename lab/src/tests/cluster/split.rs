@@ -89,7 +89,8 @@ impl Member {
 pub(crate) fn split(ctx: &Context) -> anyhow::Result<String> {
     let gate = Namespace::create()?;
     let lan = Lan::before(ctx, &gate)?;
-    let key = make_key(&Host::further(ctx, "key")?, "lab.key")?;
+    let keeper = Host::further(ctx, "key")?;
+    let key = make_key(&keeper, "lab.key")?;
     let seeds: Vec<String> = (0..HOSTS).map(|at| format!("{}:{PORT}", lan.address(at))).collect();
     let mut members = Vec::new();
     for number in 0..HOSTS {

@@ -8,7 +8,7 @@ use timevisor_protocols::ntp::server::Referrer;
 use timevisor_time::Duration;
 
 use super::plan::{Lie, Referrals};
-use super::world::{address, at_port};
+use super::world::address;
 
 /// By how much a liar is off for this host now; `None` if it is right about the time.
 pub fn offset(lie: Lie, asker: usize, now: u64) -> Option<Duration> {
@@ -38,7 +38,6 @@ impl Misleading {
             None => right,
             Some(Referrals::Nowhere) => Wire::new((200..208).map(address)),
             Some(Referrals::Itself) => Wire::new([self.own; 8]),
-            Some(Referrals::Ports) => Wire::new((0..8).map(|port| at_port(self.own, port))),
             Some(Referrals::TheAsker) => Wire::new(asker),
             Some(Referrals::Stranger) => Wire::new(["192.168.7.7:123".parse().unwrap()]),
         }

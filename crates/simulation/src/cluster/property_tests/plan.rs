@@ -37,8 +37,6 @@ pub enum Referrals {
     TheAsker,
     /// A host that answers, and is not of this cluster.
     Stranger,
-    /// The ports at which it answers itself.
-    Ports,
 }
 
 /// A world inside the assumptions.
@@ -53,7 +51,7 @@ pub struct Plan {
     /// As many may lie.
     pub liars: usize,
     pub liar: Option<(usize, Lie)>,
-    /// At how many ports the liar answers; others at one.
+    /// At how many ports the liar answers, and is listed where it is; others at one.
     pub liar_ports: u16,
     pub seeds: Vec<Vec<usize>>,
     /// From the first to the second; `None` where no datagram ever arrives.
@@ -64,6 +62,8 @@ pub struct Plan {
     pub replayed: f64,
     pub truncated: f64,
     pub service_ns: Vec<u64>,
+    /// Who answers nobody as often as bursts ask.
+    pub limits: Vec<bool>,
     /// From reading the counter until a question leaves, at most.
     pub stamped_ns: u64,
     pub rate: RateError,
@@ -78,6 +78,24 @@ pub struct Plan {
 }
 
 impl Plan {
+    pub fn is_liar(&self, host: usize) -> bool {
+        self.liar.is_some_and(|(liar, _)| liar == host)
+    }
+
+    /// Whether everybody has all that it takes to have bounds soon.
+    pub fn is_calm(&self) -> bool {
+        let few = 2 * self.liars;
+        let honest = self.roots.iter().filter(|(root, ..)| !self.is_liar(*root)).count();
+        let heard = self.liars == 0 || self.trusted.is_some() || honest > few;
+        let reached = self.paths.iter().enumerate().all(|(from, paths)| {
+            paths.iter().enumerate().all(|(to, path)| from == to || path.is_some())
+        });
+        // Slower ones are asked more than they can answer.
+        let in_time = self.service_ns.iter().all(|ns| *ns < 1_000_000);
+        let all = !self.limits.contains(&true) && self.loss.max(self.late) < 0.01;
+        heard && reached && in_time && all && self.deaths.is_empty()
+    }
+
     pub fn own_timeline(&self) -> bool {
         self.roots.is_empty()
     }
@@ -120,7 +138,8 @@ impl Plan {
             let of_time = matches!(lie, Lie::Offset(_) | Lie::Ramp(_) | Lie::TwoFaced(_));
             may_lie || !of_time
         });
-        let missing = if chance(dice, 0.5) { dice.uniform() * 0.5 } else { 0.0 };
+        let calm = chance(dice, 0.2);
+        let missing = if !calm && chance(dice, 0.5) { dice.uniform() * 0.5 } else { 0.0 };
         let paths = paths(dice, nodes, missing, nearest, rough);
         let poll_ns = log_range(dice, 100_000_000, 2_000_000_000);
         let until_ns = poll_ns * 15 + if own_timeline { 40_000_000_000 } else { 2_000_000_000 };
@@ -130,22 +149,23 @@ impl Plan {
             liars,
             liar_ports: if liar.is_some() && chance(dice, 0.4) { 8 } else { 1 },
             liar,
-            seeds: seeds(dice, &hosts, &roots, liars),
+            seeds: seeds(dice, &hosts, &roots, liars, liar.map(|(host, _)| host)),
             paths,
-            loss: if chance(dice, 0.7) { dice.uniform() * 0.3 } else { 0.0 },
+            loss: if !calm && chance(dice, 0.7) { dice.uniform() * 0.3 } else { 0.0 },
             duplicated: dice.uniform() * 0.2,
-            late: dice.uniform() * 0.2,
+            late: if calm { 0.0 } else { dice.uniform() * 0.2 },
             replayed: dice.uniform() * 0.2,
             truncated: if chance(dice, 0.2) { 0.02 } else { 0.0 },
             stamped_ns: if chance(dice, 0.5) { 1 } else { log_range(dice, 10, 50_000) },
-            service_ns: (0..nodes).map(|_| service(dice)).collect(),
+            service_ns: (0..nodes).map(|_| service(dice, calm)).collect(),
+            limits: (0..nodes).map(|_| !calm && chance(dice, 0.1)).collect(),
             rate: RateError::from_ppm([1, 15, 15, 100, 500][pick(dice, 5)]),
-            peers: if liars > 0 { 3 + pick(dice, 4) } else { pick(dice, 6) },
+            peers: if liars > 0 { 3 + pick(dice, 6) } else { pick(dice, 6) },
             poll_ns,
             most: 1 + u32::try_from(pick(dice, 16)).unwrap_or(0),
             spacing_ns: if chance(dice, 0.5) { 0 } else { log_range(dice, 10_000, 10_000_000) },
             children: 1 + pick(dice, 20),
-            deaths: deaths(dice, &hosts, until_ns),
+            deaths: if calm { Vec::new() } else { deaths(dice, &hosts, until_ns) },
             until_ns,
             roots,
         }
@@ -217,15 +237,19 @@ fn seeds(
     hosts: &[usize],
     roots: &[(usize, u64, u64)],
     liars: usize,
+    liar: Option<usize>,
 ) -> Vec<Vec<usize>> {
     let list = |dice: &mut Random| {
         // The first ones are the roots.
         let own = if liars > 0 { roots.len() } else { roots.len().min(1) };
         let mut list: Vec<usize> = hosts.iter().take(own).copied().collect();
-        for _ in 0..1 + pick(dice, 4) {
-            let other = hosts[pick(dice, hosts.len())];
+        let mut others: Vec<usize> =
+            (0..1 + pick(dice, 4)).map(|_| hosts[pick(dice, hosts.len())]).collect();
+        // Where some may lie, nobody is asked who is not listed.
+        others.extend(liar.filter(|_| liars > 0 && chance(dice, 0.8)));
+        for other in others {
             if !list.contains(&other) {
-                list.push(other);
+                list.insert(pick(dice, list.len() + 1), other);
             }
         }
         list
@@ -235,8 +259,8 @@ fn seeds(
     hosts.iter().map(|_| if differ { list(dice) } else { common.clone() }).collect()
 }
 
-fn service(dice: &mut Random) -> u64 {
-    if chance(dice, 0.1) {
+fn service(dice: &mut Random, calm: bool) -> u64 {
+    if !calm && chance(dice, 0.1) {
         log_range(dice, 100_000, 20_000_000)
     } else {
         log_range(dice, 500, 50_000)

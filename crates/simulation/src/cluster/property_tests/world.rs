@@ -23,7 +23,7 @@ use timevisor_protocols::ntp::{ERA_PIVOT, LeapIndicator};
 use timevisor_time::{Duration, Instant, Interval, Tai, Utc};
 
 use super::liar::{self, Misleading};
-use super::plan::{Lie, Path, Plan, Referrals};
+use super::plan::{Lie, Path, Plan};
 use super::ticker::Ticker;
 use super::{Judged, chance, log_range, pick, span};
 use crate::cluster::{nanos, nominal};
@@ -189,6 +189,8 @@ impl World {
             world.handle(index, what);
         }
         world.judged.origins += world.leads.len() as u64;
+        world.now = world.plan.until_ns;
+        (0..world.plan.nodes).for_each(|host| world.look_for_bounds(host));
         world.judged
     }
 
@@ -309,8 +311,7 @@ impl World {
     }
 
     fn ports(&self, index: usize) -> u16 {
-        let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == index);
-        if is_liar { self.plan.liar_ports } else { 1 }
+        if self.plan.is_liar(index) { self.plan.liar_ports } else { 1 }
     }
 
     /// What a host says of the time now.
@@ -357,8 +358,11 @@ impl World {
         let stamp = |time: Instant<Tai>| if own { stamp_of(time) } else { time.relabel() - LEAP };
         let (clock, received) = match arrived.zip(left) {
             Some((arrived, left)) if arrived.origin == left.origin => {
-                let (received, receive) = around(&mut self.dice, &arrived.interval);
-                let (transmit, errors) = around(&mut self.dice, &left.interval);
+                let received = within(&mut self.dice, &arrived.interval);
+                // A clock is not turned back.
+                let transmit = within(&mut self.dice, &left.interval).max(received);
+                let receive = errors(received, &arrived.interval);
+                let errors = errors(transmit, &left.interval);
                 let bounds = Bounds { receive, transmit: errors };
                 let time = self.served(index, stamp(transmit), bounds, left.origin, silence);
                 (ServedClock::Known(time), stamp(received))
@@ -409,7 +413,7 @@ impl World {
         let own = self.plan.own_timeline();
         let rate = WireRate::within(self.plan.rate);
         let timeline = own.then(|| OwnTimeline { name: name(), level, rate, silence });
-        let origin = origin.filter(|_| own).unwrap_or(Origin { generation: 0, epoch: 0 });
+        let origin = origin.filter(|_| own).unwrap_or(Origin::UTC);
         ServedTime {
             transmit,
             error: bounds.largest(),
@@ -454,7 +458,7 @@ impl World {
         let events = host.client.heard(from, said, counter, tai, span(self.now));
         for event in events {
             let Event::Named(named) = event else { continue };
-            let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == host_at(named));
+            let is_liar = self.plan.is_liar(host_at(named));
             if is_liar {
                 self.judged.named += 1;
             } else {
@@ -477,7 +481,7 @@ impl World {
 
     /// Whether what a host vouches for holds the truth: now, and later if it hears nothing more.
     fn judge(&mut self, index: usize) {
-        let is_liar = self.plan.liar.is_some_and(|(liar, _)| liar == index);
+        let is_liar = self.plan.is_liar(index);
         let lied_to = self.plan.lies_about_time();
         let is_root = self.plan.roots.iter().any(|(root, ..)| *root == index);
         if self.hosts[index].dead || is_root || (is_liar && lied_to) {
@@ -505,6 +509,21 @@ impl World {
             if at == self.now {
                 self.judge_against_before(index, counter, interval);
             }
+        }
+    }
+
+    /// Whether a host has bounds in the end that it vouches for.
+    fn look_for_bounds(&mut self, index: usize) {
+        let is_root = self.plan.roots.iter().any(|(root, ..)| *root == index);
+        if is_root || !self.plan.is_calm() {
+            return;
+        }
+        let host = &self.hosts[index];
+        let (counter, node) = (host.ticker.at(self.now), host.client.node());
+        let vouches = node.at(counter).is_some_and(|(_, standing)| standing == Standing::Vouched);
+        self.judged.in_the_end += 1;
+        if !vouches || !node.vouches() {
+            self.wrong(index, "has no bounds in the end");
         }
     }
 
@@ -552,12 +571,15 @@ impl World {
     }
 }
 
-/// A moment in the interval, and how far its ends are.
-fn around(dice: &mut Random, interval: &Interval<Tai>) -> (Instant<Tai>, Errors) {
+/// A moment in the interval.
+fn within(dice: &mut Random, interval: &Interval<Tai>) -> Instant<Tai> {
     let share = i128::from(dice.bits() % 1025);
-    let below = Duration::from_bits(interval.width().to_bits() * share / 1024);
-    let at = interval.earliest() + below;
-    (at, Errors { below, above: interval.latest() - at })
+    interval.earliest() + Duration::from_bits(interval.width().to_bits() * share / 1024)
+}
+
+/// How far the ends of the interval are from this moment in it.
+fn errors(at: Instant<Tai>, interval: &Interval<Tai>) -> Errors {
+    Errors { below: at - interval.earliest(), above: interval.latest() - at }
 }
 
 fn utc(at: u64) -> Instant<Tai> {
@@ -583,12 +605,17 @@ fn boot(plan: &Plan, index: usize, dice: &mut Random, now: u64) -> Host {
         rate: RateLimits::around(nominal(), plan.both()),
         nominal: nominal(),
     };
-    let seeds = plan.seeds[index].iter().map(|seed| address(*seed)).collect();
+    let ports = |seed: usize| if plan.is_liar(seed) { plan.liar_ports } else { 1 };
+    let all_ports = |seed: &usize| {
+        let at = address(*seed);
+        (0..ports(*seed)).map(move |port| at_port(at, port))
+    };
+    let seeds = plan.seeds[index].iter().flat_map(all_ports).collect();
     let node = Node::new(address(index), settings, seeds, dice.bits(), span(now));
     // Rounding on the wire adds less than a part per billion.
     let most = plan.rate.plus(timevisor_time::RateError::from_ppb(1));
     let client = Client::new(node, name(), 123).with_most_rate(most);
-    let config = if chance(dice, 0.1) {
+    let config = if plan.limits[index] {
         Config::default()
     } else {
         Config { rate_interval: Duration::ZERO, ..Config::default() }
@@ -597,7 +624,6 @@ fn boot(plan: &Plan, index: usize, dice: &mut Random, now: u64) -> Host {
     let children = Children::<SocketAddr>::new(plan.children, lease);
     let misleads = match plan.liar {
         Some((liar, Lie::Referrals(to))) if liar == index => Some(to),
-        Some((liar, _)) if liar == index && plan.liar_ports > 1 => Some(Referrals::Ports),
         _ => None,
     };
     let is_timeline = plan.own_timeline();
