@@ -99,6 +99,32 @@ fn who_comes_late_is_referred_to_who_serves_at_its_own_port() {
     assert!(said.others[2..].iter().all(Option::is_none), "{said:?}");
 }
 
+/// Each is answered, and names another port: only some of them get a place, so there is one for somebody else.
+#[test]
+fn a_hundred_thousand_questions_of_one_address_take_a_few_places() {
+    let config = Config { rate_interval: Duration::ZERO, ..Config::default() };
+    let mut server = Server::new(config, 1).unwrap();
+    let children = Children::<SocketAddr>::new(10, Duration::from_secs(60));
+    let referrer = Box::new(children.with_most_per_address(4));
+    server.serve_cluster(Cluster { name: name("lab"), is_timeline: false, secret: None, referrer });
+    for number in 0..100_000_u32 {
+        let query = Query::new(name("lab"), u64::from(number));
+        let port = u16::try_from(number % 65_535).unwrap() + 1;
+        let answer =
+            ask(&mut server, &query, Member { asker: Asker::Serving, port }, "127.0.0.1:1001");
+        let said = query.read(&answer, now()).unwrap();
+        assert!(said.intervals.is_some() && said.others.iter().flatten().count() <= 4);
+    }
+    let query = Query::new(name("lab"), 42);
+    let serving = Member { asker: Asker::Serving, port: 4123 };
+    ask(&mut server, &query, serving, "127.0.0.2:1002");
+    let settled = Member { asker: Asker::Settled, port: 4123 };
+    let said = query.read(&ask(&mut server, &query, settled, "127.0.0.3:1003"), now()).unwrap();
+    let others: Vec<SocketAddr> = said.others.into_iter().flatten().collect();
+    assert!(others.contains(&at("127.0.0.2:4123")), "{others:?}");
+    assert!(others.iter().filter(|other| other.ip() == at("127.0.0.1:1").ip()).count() <= 4);
+}
+
 #[test]
 fn a_replay_answers_nothing() {
     let mut server = server();

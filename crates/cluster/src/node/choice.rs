@@ -2,8 +2,12 @@
 
 use timevisor_time::Duration;
 
-use super::{Burst, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_KNOWN, Node, State, WAITS};
+use super::{
+    Answer, Burst, FIRST_PATIENCE, FIRST_WAIT, LAST_PAUSE, LOSSES, MOST_IN_VAIN, MOST_KNOWN, Node,
+    State, WAITS,
+};
 use crate::address::Address;
+use crate::children::Asker;
 use crate::settle::Settle;
 
 /// Every so many questions somebody is asked who was lost.
@@ -12,9 +16,12 @@ const RETRY: usize = 16;
 impl<A: Address> Node<A> {
     /// This server may have bounds soon: it is asked again, ever later, and then another one.
     pub(super) fn wait_for(&mut self, server: A, now: Duration) {
+        let slow = self.half_trip(now);
         match &mut self.state {
             State::Asking(burst) if burst.server == server && burst.losses < WAITS => {
-                self.next = now + Duration::from_nanos(FIRST_WAIT.floor_nanos() << burst.losses);
+                let pause =
+                    Duration::from_nanos(burst.pause.floor_nanos() * 4_i64.pow(burst.losses));
+                self.next = now + pause.max(slow);
                 burst.losses += 1;
             }
             _ => self.failed(server, now),
@@ -68,16 +75,41 @@ impl<A: Address> Node<A> {
 
     pub(super) fn ask(&mut self, server: A, now: Duration) {
         let (settle, slowest) = (Settle::default(), Duration::ZERO);
-        let burst = Burst { server, settle, losses: 0, slowest, received: 0, referred: false };
+        let pause = FIRST_WAIT;
+        let burst =
+            Burst { server, settle, losses: 0, slowest, received: 0, referred: false, pause };
         self.state = State::Asking(burst);
         self.next = now;
     }
 
-    /// The same, of a server that another one has named.
+    /// A full server's first answer names others: one of them is asked instead. False if there is none, or that has led
+    /// to nobody of use too often.
+    pub(super) fn go_where_referred(&mut self, from: A, answer: &Answer<A>, now: Duration) -> bool {
+        let State::Asking(burst) = &self.state else { return false };
+        let is_first = burst.server == from && burst.settle.answers() == 0;
+        let refers = is_first && self.asker() == Asker::New && self.settings.liars == 0;
+        if !refers || self.in_vain >= MOST_IN_VAIN {
+            return false;
+        }
+        let Some(other) = self.one_of(&answer.others) else { return false };
+        self.tried.push(from);
+        self.ask_referred(other, now);
+        true
+    }
+
+    /// Half of what the answer to the last question has taken until now.
+    fn half_trip(&self, now: Duration) -> Duration {
+        (now - self.asked_at).half().min(FIRST_PATIENCE)
+    }
+
+    /// The same, of a server that another one has named, whose answer took so long. This one probably waits for
+    /// answers as slow: where many start at once, the queue is at the first.
     pub(super) fn ask_referred(&mut self, server: A, now: Duration) {
+        let slow = self.half_trip(now);
         self.ask(server, now);
         if let State::Asking(burst) = &mut self.state {
             burst.referred = true;
+            burst.pause = burst.pause.max(slow);
         }
     }
 

@@ -191,3 +191,18 @@ fn one_seed_is_one_world() {
         assert_ne!(run(&plan, 5), run(&plan, 6));
     }
 }
+
+/// All at the same instant, and 16 addresses for everybody.
+#[test]
+fn a_start_of_many_at_once_takes_few_exchanges() {
+    let until = Duration::from_secs(2);
+    let plan = Plan { seeds: 16, until, ..Plan::cold(30_000, Link::RACK) };
+    let report = run(&plan, 1);
+    assert_eq!((report.vouching(), report.outside), (29_999, 0));
+    assert!(report.vouching_ns(1000) < 1e9, "{}", report.vouching_ns(1000));
+    assert!(report.exchanges(500) <= 12.0, "{}", report.exchanges(500));
+    for (level, at) in &report.levels {
+        let most = f64::from(*level) * 1.3 * 98_000.0;
+        assert!(at.half_width_ns(990) < most, "level {level}: {}", at.half_width_ns(990));
+    }
+}

@@ -63,16 +63,19 @@ impl Member {
     }
 
     /// The timeline at a value of the counter, from earliest to latest, ns; an error if the estimate is less than before.
-    fn step(&mut self, counter: u64) -> anyhow::Result<(i64, i64)> {
+    /// `None` while it goes over to another origin.
+    fn step(&mut self, counter: u64) -> anyhow::Result<Option<(i64, i64)>> {
         let (_, _, page) = self.bound.as_ref().context("not bound")?;
         let reading = page.convert(counter)?;
-        ensure!(reading.has_estimate(), "the timeline was forgotten");
+        if !reading.has_estimate() {
+            return Ok(None);
+        }
         let estimate = reading.estimate.floor_nanos();
         ensure!(estimate >= self.last, "went back from {} to {estimate}", self.last);
         self.last = estimate;
         let before = self.disruption.replace(reading.disruption);
         self.disruptions += u32::from(before.is_some_and(|before| before != reading.disruption));
-        Ok((reading.earliest.floor_nanos(), reading.latest.ceil_nanos()))
+        Ok(Some((reading.earliest.floor_nanos(), reading.latest.ceil_nanos())))
     }
 
     /// `None` while it does not know the time of its origin.
@@ -149,6 +152,7 @@ pub(crate) fn split(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
+const FORGOTTEN: &str = "the timeline was forgotten";
 const LEADS: &str = "this host is the master of cell now";
 
 fn counter() -> anyhow::Result<u64> {
@@ -194,10 +198,10 @@ fn watch(members: &mut [Member], span: Duration) -> anyhow::Result<u64> {
     while Instant::now() < end {
         interrupt::sleep(Duration::from_millis(2))?;
         let counter = counter()?;
-        let (from, to) = members[master].step(counter)?;
+        let (from, to) = members[master].step(counter)?.context(FORGOTTEN)?;
         ensure!(to - from <= 2, "the master's own is {} ns wide", to - from);
         for member in &mut *members {
-            let (earliest, latest) = member.step(counter)?;
+            let (earliest, latest) = member.step(counter)?.context(FORGOTTEN)?;
             ensure!(
                 earliest <= to && from <= latest,
                 "the master says {from}, and that is not in {earliest}..{latest}"
