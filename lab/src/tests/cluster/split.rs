@@ -5,7 +5,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use serde_json::Value;
 use timevisor::{BindOptions, Binding, Client};
 use timevisor_clock_page::{Counter as _, CounterId};
 use timevisor_linux::counter::HostCounter;
@@ -84,7 +83,7 @@ impl Member {
         let clocks = status["clusters"].as_array().context("no clusters")?;
         let clock = clocks.iter().find(|clock| clock["timeline"] == NAME).context("no timeline")?;
         let origin = clock["origin"].as_str().filter(|_| clock["below_ns"].is_u64());
-        let leads = clock["role"] == Value::from("master");
+        let leads = clock["role"] == "master";
         Ok(origin.map(|origin| Said { origin: origin.to_owned(), leads }))
     }
 }
