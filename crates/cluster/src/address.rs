@@ -23,10 +23,16 @@ impl Address for char {}
 
 impl Address for SocketAddr {
     fn host(mut self) -> Self {
-        // An address of a link needs its interface, which stays.
-        self.set_ip(self.ip().to_canonical());
-        self.set_port(0);
-        self
+        let ip = self.ip().to_canonical();
+        if let Self::V6(at) = &mut self
+            && at.ip().is_unicast_link_local()
+        {
+            // Of its link: the interface belongs to it.
+            at.set_port(0);
+            at.set_flowinfo(0);
+            return self;
+        }
+        Self::new(ip, 0)
     }
 }
 
@@ -41,6 +47,8 @@ mod tests {
         assert_eq!(at("10.0.0.1:123"), at("[::ffff:10.0.0.1]:124"));
         assert_eq!(at("[2001:db8::1]:123"), at("[2001:db8::1]:124"));
         assert_ne!(at("10.0.0.1:123"), at("10.0.0.2:123"));
+        assert_eq!(at("[2001:db8::1%7]:123"), at("[2001:db8::1]:124"));
         assert_ne!(at("[fe80::1%2]:123"), at("[fe80::1%3]:123"));
+        assert_eq!(at("[fe80::1%2]:123"), at("[fe80::1%2]:124"));
     }
 }

@@ -98,6 +98,10 @@ impl Client {
     }
 
     fn note_rate(&mut self, said: &Said) {
+        // Who has no bounds says nothing of the timeline.
+        if said.intervals.is_none() {
+            return;
+        }
         let stated = said.rate;
         let before = self.rate.filter(|(origin, _)| *origin == said.origin);
         let widest = before.map_or(stated, |(_, rate)| RateLimits {

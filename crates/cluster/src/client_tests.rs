@@ -50,9 +50,9 @@ fn client(seeds: &[&str]) -> Client {
     client_with_peers(seeds, 0)
 }
 
-fn client_with_peers(seeds: &[&str], peers: usize) -> Client {
+fn settings(peers: usize) -> Settings<SocketAddr> {
     let nominal = Period::from_hz(1_000_000_000).unwrap();
-    let settings = Settings {
+    Settings {
         burst: settle::Limits { wanted: None, most: 8 },
         spacing: Duration::ZERO,
         children: 10,
@@ -64,9 +64,12 @@ fn client_with_peers(seeds: &[&str], peers: usize) -> Client {
         succession: None,
         rate: RateLimits::around(nominal, RateError::from_ppm(15)),
         nominal,
-    };
+    }
+}
+
+fn client_with_peers(seeds: &[&str], peers: usize) -> Client {
     let seeds = seeds.iter().map(|seed| at(seed)).collect();
-    let node = Node::new(at("127.0.0.1:123"), settings, seeds, 1, Duration::ZERO);
+    let node = Node::new(at("127.0.0.1:123"), settings(peers), seeds, 1, Duration::ZERO);
     Client::new(node, Name::new("lab").unwrap(), 123)
 }
 
@@ -345,4 +348,22 @@ fn bad_referrals_cost_questions_only() {
         let (interval, _) = client.node().at(10_000_000_000).unwrap();
         assert!(interval.contains((utc(10_000_000_000) + LEAP).relabel()), "{referred}");
     }
+}
+
+/// It is no seed, and nobody's referral makes it known where one may lie.
+#[test]
+fn the_master_is_asked_first_and_again_after_it_refused() {
+    let (master, seed) = (at("10.0.0.9:123"), at("10.0.0.1:123"));
+    let settings = Settings { liars: 1, trusted: Some(master), peers: 3, ..settings(0) };
+    let mut node = Node::new(at("10.0.0.7:123"), settings, vec![seed], 1, Duration::ZERO);
+    let first = node.on_timer(Duration::ZERO).unwrap().server;
+    assert_eq!(first, master);
+    node.refused(master, Duration::ZERO);
+    let mut asked = Vec::new();
+    for second in 1..20 {
+        let Some(question) = node.on_timer(Duration::from_secs(second)) else { continue };
+        asked.push(question.server);
+        node.refused(question.server, Duration::from_secs(second));
+    }
+    assert!(asked.contains(&master) && asked.contains(&seed), "{asked:?}");
 }

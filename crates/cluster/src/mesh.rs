@@ -188,7 +188,10 @@ impl<A: Address> Mesh<A> {
         let outside = !consistent || self.is_outside(index, said.received, rate);
         let peer = &mut self.peers[index];
         if !outside {
-            peer.outside = 0;
+            // Where some may lie, who contradicts himself now and then is one of them.
+            if self.liars == 0 || peer.doubted == 0 {
+                peer.outside = 0;
+            }
             return Heard::Taken;
         }
         peer.outside += 1;
@@ -266,6 +269,14 @@ impl<A: Address> Mesh<A> {
         self.peers.iter().filter(|peer| peer.named).map(|peer| peer.at)
     }
 
+    /// Whether this address's host was named, at whatever port.
+    #[must_use]
+    pub fn is_named(&self, at: A) -> bool {
+        let voter = self.voter(at);
+        let is_it = |peer: &Peer<A>| peer.at == at || (voter.is_some() && peer.voter == voter);
+        self.peers.iter().any(|peer| peer.named && is_it(peer))
+    }
+
     /// What every peer has said, those that lie included.
     pub fn views(&self, counter: u64, rate: &RateLimits) -> impl Iterator<Item = View<A>> + '_ {
         let rate = *rate;
@@ -277,10 +288,20 @@ impl<A: Address> Mesh<A> {
         })
     }
 
-    /// The level of the peer that is nearest to the master.
+    /// The level of the peer that is nearest to the master; where some may lie, of the trusted one, or of the nearest
+    /// that cannot be one of them.
     #[must_use]
     pub fn level(&self) -> Option<u8> {
-        self.peers.iter().filter(|peer| !peer.named).map(|peer| peer.level).min()
+        let heard = self.peers.iter().filter(|peer| !peer.named);
+        if self.liars == 0 {
+            return heard.map(|peer| peer.level).min();
+        }
+        if let Some(trusted) = self.peers.iter().find(|peer| peer.trusted) {
+            return Some(trusted.level);
+        }
+        let mut levels: Vec<u8> = heard.map(|peer| peer.level).collect();
+        levels.sort_unstable();
+        levels.get(self.liars_left()).or(levels.last()).copied()
     }
 }
 
@@ -496,6 +517,19 @@ mod tests {
         assert_eq!(mesh.named().collect::<Vec<_>>(), ['x']);
         let (interval, standing) = mesh.at(2_100_000, &rate()).unwrap();
         assert!(interval.contains(truth(2_100_000)) && standing == Standing::Vouched);
+    }
+
+    /// What it says changes between two, both inside of what the others leave open.
+    #[test]
+    fn who_contradicts_himself_now_and_then_is_named() {
+        let mut mesh = Mesh::new(1, None);
+        mesh.hear('b', &said(1000, 0, 500), 1, &rate());
+        mesh.hear('c', &said(1000, 0, 500), 1, &rate());
+        let all = (0..8).map(|n| {
+            let off = if n % 4 < 2 { 200 } else { -200 };
+            mesh.hear('x', &said(2000 + n * 100, off, 5), 1, &rate())
+        });
+        assert!(all.collect::<Vec<_>>().contains(&Heard::Named));
     }
 
     /// Ports of one host contradict themselves, as this node's counter would have them do: no proof of either.

@@ -130,7 +130,16 @@ impl<A: Address> Node<A> {
     /// A node at `own` that knows these seeds and begins at `now`. `random` decides whom it asks among
     /// equals.
     #[must_use]
-    pub fn new(own: A, settings: Settings<A>, seeds: Vec<A>, random: u64, now: Duration) -> Self {
+    pub fn new(
+        own: A,
+        settings: Settings<A>,
+        mut seeds: Vec<A>,
+        random: u64,
+        now: Duration,
+    ) -> Self {
+        // Where some may lie, others do not make it known.
+        let master = settings.trusted.filter(|at| settings.liars > 0 && !seeds.contains(at));
+        seeds.extend(master);
         Self {
             own,
             state: State::Pausing,

@@ -208,7 +208,9 @@ impl Query {
         for (place, other) in others.iter_mut().zip(reply.referrals.iter()) {
             *place = Some(other);
         }
-        let origin = Origin { generation: reply.generation, epoch: reply.epoch };
+        // A host's own clock is UTC, too. What it says of its steps is in its bounds.
+        let told = Origin { generation: reply.generation, epoch: reply.epoch };
+        let origin = if self.timeline.is_host() { Origin::UTC } else { told };
         let (level, rate, silence) = (reply.level, reply.rate, reply.silence);
         let said = Said { intervals: None, guesses: None, level, origin, rate, silence, others };
         if !reply.status.is_bounded() {
@@ -229,7 +231,7 @@ impl Query {
     fn declined(&self, packet: &Packet) -> Result<Said, Refused> {
         match KissCode::from_reference_id(packet.reference_id) {
             KissCode::Other(_) => {
-                let origin = Origin { generation: 0, epoch: 0 };
+                let origin = Origin::UTC;
                 let (rate, silence) = (RateLimits::default(), None);
                 let others = [None; MAX_REFERRALS];
                 let (intervals, guesses) = (None, None);

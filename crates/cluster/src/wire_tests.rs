@@ -149,18 +149,33 @@ fn a_server_without_our_field_is_foreign() {
     assert_eq!(query.read(&answer, now()), Err(Refused::Foreign));
 }
 
+/// Its places are given away all the same: who comes late is told whom to ask.
 #[test]
 fn a_server_that_does_not_know_the_time_yet_is_waited_for() {
+    let mut server = server();
     let query = Query::new(name("lab"), 42);
     let unknown = ServedClock::Unknown(Unsynchronized::Starting);
     let datagram = query.datagram(Some(MEMBER));
-    let from = at("127.0.0.1:999");
-    let Action::Reply { bytes, .. } =
-        server().respond(Duration::ZERO, &datagram, now(), &unknown, from)
-    else {
-        panic!("no reply");
+    let mut said = |from: &str| {
+        let action = server.respond(Duration::ZERO, &datagram, now(), &unknown, at(from));
+        let Action::Reply { bytes, .. } = action else { panic!("no reply") };
+        assert!(bytes.len() <= datagram.len(), "amplification");
+        query.read(&bytes, now()).unwrap()
     };
-    assert_eq!(query.read(&bytes, now()).unwrap().intervals, None);
+    for (from, others) in [("127.0.0.1:999", 0), ("127.0.0.2:999", 0), ("127.0.0.3:999", 2)] {
+        let said = said(from);
+        assert_eq!(said.intervals, None);
+        assert_eq!(said.others.iter().flatten().count(), others, "{from}");
+    }
+}
+
+/// Its clock has a generation and an epoch, which no two hosts have in common.
+#[test]
+fn a_hosts_own_clock_is_utc() {
+    let query = Query::new(Name::HOST, 42);
+    let said = query.read(&ask(&mut server(), &query, MEMBER, "127.0.0.1:999"), now()).unwrap();
+    assert!(said.intervals.is_some());
+    assert_eq!(said.origin, Origin::UTC);
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `[[cluster]]`: one clock for a cluster of hosts, and `type = "cluster"` references to it.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Deserializer};
+use timevisor_cluster::address::Address as _;
 use timevisor_cluster::node::{Node, Settings};
 use timevisor_cluster::{settle, succession};
 use timevisor_estimate::RateLimits;
@@ -220,6 +222,14 @@ impl ClusterConfig {
         Node::new(own, settings, self.seeds.clone(), random, now)
     }
 
+    /// Whether too few hosts are listed to outvote those that lie, without this one at `own`.
+    pub fn lists_too_few(&self, own: SocketAddr) -> bool {
+        let hosts = self.seeds.iter().map(|at| at.host()).filter(|host| *host != own.host());
+        let hosts: BTreeSet<SocketAddr> = hosts.collect();
+        let is_asked = self.liars > 0 && self.master.is_none() && !self.seeds.is_empty();
+        is_asked && hosts.len() <= 2 * self.liars
+    }
+
     /// When the burst ends.
     pub fn burst(&self) -> settle::Limits {
         settle::Limits { wanted: self.wanted_width.map(span), most: self.exchanges }
@@ -256,12 +266,9 @@ impl ClusterConfig {
 impl ClusterConfig {
     /// Whether enough hosts are listed to outvote those that lie.
     fn validate_liars(&self) -> Result<()> {
-        let is_alone = self.liars == 0 || self.master.is_some() || self.seeds.is_empty();
-        let mut hosts: Vec<IpAddr> = self.seeds.iter().map(|at| at.ip().to_canonical()).collect();
-        hosts.sort_unstable();
-        hosts.dedup();
+        let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
         ensure!(
-            is_alone || hosts.len() > 2 * self.liars,
+            !self.lists_too_few(nobody),
             "where {} may lie, only the hosts in `seeds` are asked, and {} at different addresses have to answer, this host \
              not counted: list more, or set master",
             self.liars,

@@ -56,6 +56,14 @@ impl Cluster {
             let (nominal, error) = around.calibration;
             let rate = RateLimits::around(nominal, unmeasured.plus(error));
             let own = own_address(&settings.seeds, around);
+            if settings.lists_too_few(own) {
+                tracing::warn!(
+                    "cluster {}: this host is one of its own seeds, and without it too few are left where {} may lie: it \
+                     will have no bounds; list more hosts in seeds, or set master",
+                    settings.name,
+                    settings.liars
+                );
+            }
             let node = settings.node(own, rate, nominal, None, random(), now);
             let client = Client::new(node, settings.wire_name(), port);
             Asking::new(client.with_sealer(sealer.clone()))

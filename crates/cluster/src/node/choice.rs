@@ -21,7 +21,7 @@ impl<A: Address> Node<A> {
             State::Asking(burst) if burst.server == server && burst.losses < WAITS => {
                 let pause =
                     Duration::from_nanos(burst.pause.floor_nanos() * 4_i64.pow(burst.losses));
-                self.next = now + pause.max(slow);
+                self.next = now + pause.max(slow).min(FIRST_PATIENCE);
                 burst.losses += 1;
             }
             _ => self.failed(server, now),
@@ -93,7 +93,7 @@ impl<A: Address> Node<A> {
         }
         let Some(other) = self.one_of(&answer.others) else { return false };
         self.tried.push(from);
-        self.ask_referred(other, now);
+        self.ask_referred(other, answer.said.is_some(), now);
         true
     }
 
@@ -104,11 +104,12 @@ impl<A: Address> Node<A> {
 
     /// The same, of a server that another one has named, whose answer took so long. This one probably waits for
     /// answers as slow: where many start at once, the queue is at the first.
-    pub(super) fn ask_referred(&mut self, server: A, now: Duration) {
+    /// Only where the first one `knows` the time it is better than nobody.
+    fn ask_referred(&mut self, server: A, knows: bool, now: Duration) {
         let slow = self.half_trip(now);
         self.ask(server, now);
         if let State::Asking(burst) = &mut self.state {
-            burst.referred = true;
+            burst.referred = knows;
             burst.pause = burst.pause.max(slow);
         }
     }
@@ -117,8 +118,8 @@ impl<A: Address> Node<A> {
     /// know it: what one of them is further away, all below it are.
     fn untried(&mut self) -> Option<A> {
         let is_seed = self.seeds.contains(&self.own);
-        let is_asked = is_seed || self.settings.liars > 0;
-        let master: Vec<A> = self.settings.trusted.filter(|_| is_asked).into_iter().collect();
+        let is_first = is_seed || self.settings.liars > 0;
+        let master: Vec<A> = self.settings.trusted.filter(|_| is_first).into_iter().collect();
         let lists = [master, self.known.clone(), self.seeds.clone()];
         if self.settings.liars == 0 {
             return lists.iter().find_map(|servers| self.one_of(servers));
@@ -134,9 +135,8 @@ impl<A: Address> Node<A> {
 
     /// Any of these that may be asked.
     pub(super) fn one_of(&mut self, servers: &[A]) -> Option<A> {
-        let named: Vec<A> = self.mesh.named().collect();
         let usable =
-            |at: &&A| !self.is_own(**at) && !self.tried.contains(at) && !named.contains(at);
+            |at: &&A| !self.is_own(**at) && !self.tried.contains(at) && !self.mesh.is_named(**at);
         let usable: Vec<A> = servers.iter().filter(usable).copied().collect();
         let count = u64::try_from(usable.len()).unwrap_or(1).max(1);
         let index = usize::try_from(self.draw() % count).unwrap_or(0);
@@ -145,7 +145,8 @@ impl<A: Address> Node<A> {
 
     /// This node itself; where some may lie, other servers on its host, too: they have no vote of their own.
     fn is_own(&self, at: A) -> bool {
-        at == self.own || (self.settings.liars > 0 && at.host() == self.own.host())
+        let is_beside = self.settings.liars > 0 && at.host() == self.own.host();
+        at == self.own || (is_beside && self.settings.trusted != Some(at))
     }
 
     /// SplitMix64.
@@ -216,10 +217,9 @@ impl<A: Address> Node<A> {
     }
 
     fn here_and_lost(&self) -> (Vec<A>, Vec<A>) {
-        let named: Vec<A> = self.mesh.named().collect();
         let seeds = self.seeds.iter().filter(|seed| !self.known.contains(seed));
         let all = self.known.iter().chain(seeds);
-        let usable = all.filter(|at| !named.contains(at) && !self.is_own(**at)).copied();
+        let usable = all.filter(|at| !self.mesh.is_named(**at) && !self.is_own(**at)).copied();
         usable.partition(|at| {
             let losses = self.lost.get(at).copied().unwrap_or(0);
             losses < LOSSES || self.settings.trusted == Some(*at)

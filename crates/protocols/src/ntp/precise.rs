@@ -442,6 +442,12 @@ impl Reply {
         Self { status: Status::KeyRequired, ..Self::no_such_timeline(timeline) }
     }
 
+    /// The reply of a server that has the timeline and does not know its time, or not yet.
+    #[must_use]
+    pub fn unknown(timeline: Name, referrals: Referrals) -> Self {
+        Self { status: Status::Unknown, referrals, ..Self::no_such_timeline(timeline) }
+    }
+
     /// The same about UTC, whose origin never changes: 0 and 0.
     #[must_use]
     pub fn of_utc(self) -> Self {

@@ -41,6 +41,9 @@ pub(crate) fn offline(ctx: &Context) -> anyhow::Result<String> {
     })?;
     let refused = node.bootstrap(&["--cluster", "other", "--seed", SEED])?;
     ensure!(!refused.0 && refused.1.contains("no cluster of this name"), "{refused:?}");
+    // A host's own UTC needs no cluster.
+    let alone = node.bootstrap(&["--seed", SEED, "--within", "1ms", "--json"])?;
+    ensure!(alone.0 && alone.1.contains("questions"), "{alone:?}");
 
     let first = node.visit(&QUICK)?;
     let page = node.wait_for_visits(1)?;

@@ -248,8 +248,8 @@ impl Server {
             ServedClock::Known(time) if time.is_usable() => {
                 self.answer(packet, asked.precise.as_ref(), received, time, slot, by)
             }
-            ServedClock::Known(_) => self.decline(packet, Unsynchronized::Starting),
-            ServedClock::Unknown(why) => self.decline(packet, *why),
+            ServedClock::Known(_) => self.decline(asked, Unsynchronized::Starting, by),
+            ServedClock::Unknown(why) => self.decline(asked, *why, by),
             ServedClock::Mute => Action::Drop(Tally::Stepped),
         }
     }
@@ -377,10 +377,19 @@ impl Server {
         Action::Reply { bytes, departure: None }
     }
 
-    fn decline(&mut self, request: &Packet, why: Unsynchronized) -> Action {
+    /// No time. A member of a cluster gets its place all the same, or is told who has one: all of them will know the
+    /// time as soon as this one.
+    fn decline(&mut self, asked: &Asked<'_>, why: Unsynchronized, by: By) -> Action {
         self.counters.add(Tally::Unsynchronized);
-        let reply = why.header(request, self.config.suggested_poll());
-        Action::Reply { bytes: Datagram::new(&reply), departure: None }
+        let reply = why.header(&asked.packet, self.config.suggested_poll());
+        let mut bytes = Datagram::new(&reply);
+        if let Some(field) = asked.precise.as_ref().filter(|field| field.referrals > 0)
+            && let Some(cluster) = self.clusters.iter_mut().find(|it| it.name == field.timeline)
+        {
+            let referrals = cluster.asked(by.from, field.member, by.now);
+            precise::Reply::unknown(field.timeline, referrals).write(&mut bytes, field.referrals);
+        }
+        Action::Reply { bytes, departure: None }
     }
 
     fn kiss(&self, request: &Packet, received: Instant<Utc>, clock: &ServedClock) -> Action {
