@@ -102,9 +102,9 @@ impl<A: Address> Node<A> {
         (now - self.asked_at).half().min(FIRST_PATIENCE)
     }
 
-    /// The same, of a server that another one has named, whose answer took so long. This one probably waits for
-    /// answers as slow: where many start at once, the queue is at the first.
-    /// Only where the first one `knows` the time it is better than nobody.
+    /// Asks a server that another one has just named. Where many start at once, the queue is at that other one, so this
+    /// one may wait for its own bounds about as long as the name took to come. `knows`: the other one has bounds, and
+    /// may be asked after all where those it names are of no use.
     fn ask_referred(&mut self, server: A, knows: bool, now: Duration) {
         let slow = self.half_trip(now);
         self.ask(server, now);
