@@ -13,8 +13,8 @@ use timevisor_cluster::children::Children;
 use timevisor_cluster::wire::{Query, Random, Refused, Said};
 use timevisor_fuzz::{decode, log_scaled, some_bytes};
 use timevisor_protocols::ntp::LeapIndicator;
-use timevisor_protocols::ntp::precise::{Asker, Bounds, Errors, Member, Name, Status};
-use timevisor_protocols::ntp::server::{Action, Cluster, Config, PreciseTime, ServedClock, ServedTime, Server};
+use timevisor_protocols::ntp::precise::{Asker, Bounds, Errors, Member, Name, RateLimits, Status};
+use timevisor_protocols::ntp::server::{Action, Cluster, Config, OwnTimeline, PreciseTime, ServedClock, ServedTime, Server};
 use timevisor_protocols::nts::server::Protector;
 use timevisor_protocols::nts::shared::{Sealer, Secret};
 use timevisor_time::{Duration, Instant, Utc};
@@ -36,10 +36,14 @@ fn now() -> Instant<Utc> {
     Instant::from_unix_nanos(1_800_000_000_000_000_000)
 }
 
-fn clock() -> ServedClock {
+/// The clock that is served under this of the names.
+fn clock(of: usize) -> ServedClock {
     let errors = Errors { below: Duration::from_micros(1), above: Duration::from_micros(3) };
     let bounds = Bounds { receive: errors, transmit: errors };
     let status = Status::Synchronized;
+    let rate = RateLimits::default();
+    let own = OwnTimeline { name: name(NAMES[2]), level: 1, rate, silence: None };
+    let timeline = (of == 2).then_some(own);
     ServedClock::Known(ServedTime {
         transmit: now(),
         error: bounds.largest(),
@@ -48,7 +52,7 @@ fn clock() -> ServedClock {
         reference_id: [192, 0, 2, 1],
         reference: now(),
         precision: -24,
-        precise: Some(PreciseTime { bounds, status, epoch: 77, generation: 5, timeline: None }),
+        precise: Some(PreciseTime { bounds, status, epoch: 77, generation: 5, timeline }),
     })
 }
 
@@ -101,7 +105,7 @@ fn run(u: &mut Unstructured) -> Result<()> {
         }
         places.insert(SocketAddr::new(ip, member.port));
         let from = SocketAddr::new(ip, u.int_in_range(1..=65_535)?);
-        let answer = match server.respond(passed, &question, now(), &clock(), from) {
+        let answer = match server.respond(passed, &question, now(), &clock(of), from) {
             Action::Reply { bytes, .. } => bytes.to_vec(),
             Action::Kiss { bytes } => bytes.to_vec(),
             Action::Protected { .. } => server.protected().to_vec(),
