@@ -23,7 +23,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions bounds reservations soak experiment fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions bounds reservations schedules soak experiment fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,13 @@ READINGS ?= 10000000
 bounds: programs ## Random worlds inside the assumptions, until READINGS=10000000 readings were judged: none with truth outside
 	@mkdir -p target/results
 	@$(STEP) "random worlds, $(READINGS) readings" $(QUICK)/check-bounds $(READINGS) 0 target/results/bounds.json
+
+SCHEDULES ?= 100000
+
+schedules: ## A group's members in SCHEDULES=100000 random schedules of loss, partition, crash and failing clocks: no silent disagreement
+	@mkdir -p target/results
+	@$(STEP) "random schedules" $(CARGO) run --quiet --profile quick -p timevisor-simulation --bin check-coordination -- \
+	  $(SCHEDULES) 0 target/results/coordination.json
 
 SETS ?= 100000
 SEED ?= 0

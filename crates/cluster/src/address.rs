@@ -4,7 +4,7 @@
 //! hosts nobody can tell from outside: a host may have an IPv4 address, several of IPv6, or a whole network. So only
 //! hosts that the operator has listed are asked where some may lie ([`crate::node::Settings::liars`]).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Where a node can be asked.
 pub trait Address: Copy + Ord {
@@ -12,6 +12,12 @@ pub trait Address: Copy + Ord {
     #[must_use]
     fn host(self) -> Self {
         self
+    }
+
+    /// Of IPv6 the /64, which one host may have for itself.
+    #[must_use]
+    fn network(self) -> Option<Self> {
+        None
     }
 }
 
@@ -34,6 +40,12 @@ impl Address for SocketAddr {
         }
         Self::new(ip, 0)
     }
+
+    fn network(self) -> Option<Self> {
+        const HOST: u128 = u64::MAX as u128;
+        let IpAddr::V6(ip) = self.host().ip() else { return None };
+        Some(Self::new(IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !HOST)), 0))
+    }
 }
 
 #[cfg(test)]
@@ -50,5 +62,9 @@ mod tests {
         assert_eq!(at("[2001:db8::1%7]:123"), at("[2001:db8::1]:124"));
         assert_ne!(at("[fe80::1%2]:123"), at("[fe80::1%3]:123"));
         assert_eq!(at("[fe80::1%2]:123"), at("[fe80::1%2]:124"));
+        let network = |text: &str| text.parse::<SocketAddr>().unwrap().network();
+        assert_eq!(network("10.0.0.1:123"), None);
+        assert_eq!(network("[2001:db8::1]:123"), network("[2001:db8::2:1]:9"));
+        assert_ne!(network("[2001:db8::1]:123"), network("[2001:db8:0:1::1]:123"));
     }
 }

@@ -9,11 +9,13 @@
 //! its sender serves others, and anybody can name any number of them, so one address has few places only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use timevisor_protocols::ntp::precise::{self, Referrals};
 use timevisor_protocols::ntp::server::Referrer;
 use timevisor_time::Duration;
+
+use crate::address::Address;
 
 pub use timevisor_protocols::ntp::precise::Asker;
 
@@ -43,6 +45,9 @@ pub struct Children<A> {
     all: BTreeMap<A, Child>,
     /// The rank of each.
     ranks: BTreeSet<(bool, u32, A)>,
+    /// How many of them are at each host, and in each network that may be one host's.
+    at_host: BTreeMap<A, usize>,
+    in_network: BTreeMap<A, usize>,
     /// Until when those stay whom nobody can ask, so that nobody is told of them.
     silent: BTreeMap<A, Duration>,
     most: usize,
@@ -53,13 +58,21 @@ pub struct Children<A> {
     earliest_end: Duration,
 }
 
-impl<A: Copy + Ord> Children<A> {
+impl<A: Address> Children<A> {
     /// Room for `most` children, each for as long as it asks again within `lease`.
     #[must_use]
     pub fn new(most: usize, lease: Duration) -> Self {
-        let (all, ranks, silent) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let (most_per_address, earliest_end) = (usize::MAX, Duration::MAX);
-        Self { all, ranks, silent, most, most_per_address, lease, earliest_end }
+        Self {
+            all: BTreeMap::new(),
+            ranks: BTreeSet::new(),
+            at_host: BTreeMap::new(),
+            in_network: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            most,
+            most_per_address: usize::MAX,
+            lease,
+            earliest_end: Duration::MAX,
+        }
     }
 
     /// At most so many of the places are for servers at one address, and half of all for those of one IPv6 /64, which
@@ -107,6 +120,11 @@ impl<A: Copy + Ord> Children<A> {
     fn put(&mut self, at: A, child: Child) {
         if let Some(before) = self.all.insert(at, child) {
             self.ranks.remove(&before.rank(at));
+        } else {
+            *self.at_host.entry(at.host()).or_default() += 1;
+            if let Some(network) = at.network() {
+                *self.in_network.entry(network).or_default() += 1;
+            }
         }
         self.ranks.insert(child.rank(at));
         self.earliest_end = self.earliest_end.min(child.until);
@@ -117,11 +135,16 @@ impl<A: Copy + Ord> Children<A> {
         if now < self.earliest_end {
             return;
         }
-        let ranks = &mut self.ranks;
+        let (ranks, at_host, in_network) =
+            (&mut self.ranks, &mut self.at_host, &mut self.in_network);
         self.all.retain(|at, child| {
             let stays = child.until > now;
             if !stays {
                 ranks.remove(&child.rank(*at));
+                one_less(at_host, at.host());
+                if let Some(network) = at.network() {
+                    one_less(in_network, network);
+                }
             }
             stays
         });
@@ -150,24 +173,25 @@ impl<A: Copy + Ord> Children<A> {
     }
 }
 
+fn one_less<A: Address>(counts: &mut BTreeMap<A, usize>, at: A) {
+    if let Some(count) = counts.get_mut(&at) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&at);
+        }
+    }
+}
+
 impl Children<SocketAddr> {
     /// Its address has as many places as it may have, and this is none of them.
     fn is_crowded(&self, by: SocketAddr) -> bool {
-        let are_taken = |first: IpAddr, last: IpAddr, most: usize| {
-            let ports = SocketAddr::new(first, 0)..=SocketAddr::new(last, u16::MAX);
-            self.all.range(ports).take(most).count() >= most
-        };
-        let ip = by.ip();
-        let of_network = match ip {
-            IpAddr::V4(_) => false,
-            IpAddr::V6(ip) => {
-                const HOST: u128 = u64::MAX as u128;
-                let at = |bits| IpAddr::V6(Ipv6Addr::from_bits(bits));
-                let most = (self.most / 2).max(1);
-                are_taken(at(ip.to_bits() & !HOST), at(ip.to_bits() | HOST), most)
-            }
-        };
-        (of_network || are_taken(ip, ip, self.most_per_address)) && !self.all.contains_key(&by)
+        if self.all.contains_key(&by) {
+            return false;
+        }
+        let at_host = self.at_host.get(&by.host()).copied().unwrap_or(0);
+        let network = by.network().and_then(|network| self.in_network.get(&network)).copied();
+        at_host >= self.most_per_address
+            || network.is_some_and(|count| count >= (self.most / 2).max(1))
     }
 }
 

@@ -18,6 +18,7 @@
 //! | [`report`] | [`Report`]: figures and verdict |
 //! | [`summary`] | [`Summary`]: one scenario over several seeds |
 //! | [`cluster`] | a cluster of nodes with one clock, up to millions |
+//! | [`coordination`] | groups of members that act together, over a network that fails |
 //! | [`conditions`] | the seven standard conditions as traces from our own generators |
 //! | [`reservations`] | reservations of processor time, compared with the analysis of `timevisor-schedule` |
 //! | [`trace`] | recorded exchanges with truth: reading, replaying, scoring |
@@ -33,6 +34,7 @@ pub mod calibration;
 pub mod checks;
 pub mod cluster;
 pub mod conditions;
+pub mod coordination;
 pub mod host;
 pub mod link;
 pub mod machine;

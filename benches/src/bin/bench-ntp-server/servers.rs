@@ -78,6 +78,7 @@ impl Server {
         let identity = Identity::new(folder, "timevisord")?;
         let config = format!(
             "run_directory = \"{}\"\n\
+             [clock]\ntai_offset = 37\n\
              [guests]\ndiscover = false\n\
              [[reference]]\ntype = \"system\"\nassumed_max_error = \"1ms\"\n\
              [server]\nlisten = [\"{address}\"]\nrate_interval = \"0s\"\n\

@@ -22,7 +22,7 @@ impl Daemon {
         fs::write(
             &config,
             format!(
-                "run_directory = {run:?}\n[guests]\ndiscover = false\n[[reference]]\ntype = \"system\"\nassumed_max_error = \"1ms\"\n"
+                "run_directory = {run:?}\n[clock]\ntai_offset = 37\n[guests]\ndiscover = false\n[[reference]]\ntype = \"system\"\nassumed_max_error = \"1ms\"\n"
             ),
         )?;
         let program = std::env::current_exe()?.with_file_name("timevisord");
