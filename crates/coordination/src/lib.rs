@@ -34,6 +34,6 @@ mod wire;
 
 pub use bus::{Bus, To};
 pub use clock::{Next, Now, Reading, Stamp};
-pub use message::{Envelope, MemberId, Message, ProposalId, Report, Why};
+pub use message::{Envelope, MemberId, Message, Proposal, ProposalId, Report, Why};
 pub use timevisor_timelines::name::{InvalidName, TimelineName as Name};
 pub use wire::{MAX_PARTICIPANTS, MAX_PAYLOAD, WireError};

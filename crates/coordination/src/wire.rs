@@ -14,6 +14,7 @@
 //! A message with bytes left over, a bad name, an interval that is empty or participants out of
 //! order is refused.
 
+use timevisor_protocols::bytes::{BytesError, Reader, Writer};
 use timevisor_time::{Duration, Instant, Interval, Local};
 
 use crate::clock::Stamp;
@@ -31,24 +32,15 @@ const VERSION: u8 = 1;
 /// Bytes that are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WireError {
-    /// It ends in the middle of a field.
-    #[error("the message is cut short")]
-    Short,
-    /// Bytes follow the last field.
-    #[error("{0} bytes follow the message")]
-    Trailing(usize),
+    /// A field that is none.
+    #[error("not a message: {0}")]
+    Bytes(#[from] BytesError),
     /// Of a later version.
     #[error("version {0} of the format is not known here")]
     Version(u8),
-    /// A kind or a flag that is not defined.
-    #[error("{0} is not a valid value of a field")]
-    Value(u8),
     /// A name that cannot be one.
-    #[error(transparent)]
+    #[error("not a message: {0}")]
     Name(#[from] InvalidName),
-    /// Too many bytes or members.
-    #[error("a field has {0} entries, more than allowed")]
-    TooLong(usize),
     /// An interval that ends before it begins.
     #[error("an interval is empty")]
     Empty,
@@ -78,40 +70,51 @@ impl Envelope {
     /// # Errors
     /// When they are not an envelope.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        let mut from = Cursor(bytes);
-        match from.byte()? {
-            VERSION => {}
-            other => return Err(WireError::Version(other)),
-        }
-        let sender = from.member()?;
+        let mut from = Reader(bytes);
+        let sender = sender(&mut from)?;
         let sequence = from.u64()?;
-        let stamp = from
-            .flag()?
-            .then(|| Ok::<_, WireError>(Stamp { interval: from.interval()?, origin: from.u64()? }));
-        let envelope =
-            Self { from: sender, sequence, stamp: stamp.transpose()?, message: from.message()? };
-        if from.0.is_empty() { Ok(envelope) } else { Err(WireError::Trailing(from.0.len())) }
+        let stamp = if from.flag()? {
+            Some(Stamp { interval: from.interval()?, origin: from.u64()? })
+        } else {
+            None
+        };
+        let envelope = Self { from: sender, sequence, stamp, message: from.message()? };
+        from.end()?;
+        Ok(envelope)
+    }
+
+    /// Who sent these bytes; the rest is not looked at.
+    ///
+    /// # Errors
+    /// When they do not begin like an envelope.
+    pub fn sender(bytes: &[u8]) -> Result<MemberId, WireError> {
+        sender(&mut Reader(bytes))
     }
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn byte(&mut self, byte: u8) {
-        self.0.push(byte);
+fn sender(from: &mut Reader<'_>) -> Result<MemberId, WireError> {
+    match from.byte()? {
+        VERSION => from.member(),
+        other => Err(WireError::Version(other)),
     }
+}
 
-    fn u32(&mut self, value: u32) {
-        self.0.extend(value.to_le_bytes());
-    }
+/// Fields of messages.
+trait Write {
+    fn instant(&mut self, at: Instant<Local>);
+    fn interval(&mut self, interval: Interval<Local>);
+    fn name(&mut self, name: Name);
+    fn member(&mut self, member: MemberId);
+    fn id(&mut self, id: ProposalId);
+    fn message(&mut self, message: &Message);
+    fn proposal(&mut self, proposal: &Proposal);
+    fn report(&mut self, report: &Report);
+}
 
-    fn u64(&mut self, value: u64) {
-        self.0.extend(value.to_le_bytes());
-    }
-
+impl Write for Writer {
     /// Exact, so that a time that comes back equals the one that was sent.
     fn instant(&mut self, at: Instant<Local>) {
-        self.0.extend(at.to_bits().to_le_bytes());
+        self.i128(at.to_bits());
     }
 
     fn interval(&mut self, interval: Interval<Local>) {
@@ -120,9 +123,7 @@ impl Writer {
     }
 
     fn name(&mut self, name: Name) {
-        let text = name.as_str().as_bytes();
-        self.byte(u8::try_from(text.len()).unwrap_or(0));
-        self.0.extend(text);
+        self.short_text(name.as_str());
     }
 
     fn member(&mut self, member: MemberId) {
@@ -133,11 +134,6 @@ impl Writer {
     fn id(&mut self, id: ProposalId) {
         self.member(id.proposer);
         self.u64(id.number);
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-        self.0.extend(bytes);
     }
 
     fn message(&mut self, message: &Message) {
@@ -204,8 +200,8 @@ impl Writer {
         self.instant(proposal.at);
         self.u64(proposal.origin);
         self.instant(proposal.decide_by);
-        self.0.extend(proposal.late_at_most.to_bits().to_le_bytes());
-        self.u32(u32::try_from(proposal.participants.len()).unwrap_or(u32::MAX));
+        self.i128(proposal.late_at_most.to_bits());
+        self.count(proposal.participants.len());
         proposal.participants.iter().for_each(|member| self.member(*member));
         self.bytes(&proposal.payload);
     }
@@ -227,43 +223,21 @@ impl Writer {
     }
 }
 
-struct Cursor<'a>(&'a [u8]);
+/// The same, taken off the front.
+trait Read {
+    fn instant(&mut self) -> Result<Instant<Local>, WireError>;
+    fn interval(&mut self) -> Result<Interval<Local>, WireError>;
+    fn name(&mut self) -> Result<Name, WireError>;
+    fn member(&mut self) -> Result<MemberId, WireError>;
+    fn id(&mut self) -> Result<ProposalId, WireError>;
+    fn message(&mut self) -> Result<Message, WireError>;
+    fn proposal(&mut self) -> Result<Proposal, WireError>;
+    fn report(&mut self) -> Result<Report, WireError>;
+}
 
-impl Cursor<'_> {
-    fn take(&mut self, length: usize) -> Result<&[u8], WireError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(WireError::Short)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(WireError::Short)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
-    fn byte(&mut self) -> Result<u8, WireError> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    fn flag(&mut self) -> Result<bool, WireError> {
-        match self.byte()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(WireError::Value(other)),
-        }
-    }
-
-    fn u32(&mut self) -> Result<u32, WireError> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, WireError> {
-        self.array().map(u64::from_le_bytes)
-    }
-
+impl Read for Reader<'_> {
     fn instant(&mut self) -> Result<Instant<Local>, WireError> {
-        Ok(Instant::from_bits(i128::from_le_bytes(self.array()?)))
+        Ok(Instant::from_bits(self.i128()?))
     }
 
     fn interval(&mut self) -> Result<Interval<Local>, WireError> {
@@ -272,9 +246,7 @@ impl Cursor<'_> {
     }
 
     fn name(&mut self) -> Result<Name, WireError> {
-        let length = usize::from(self.byte()?);
-        let text = std::str::from_utf8(self.take(length)?).map_err(|_| WireError::Value(0xff))?;
-        Ok(text.parse()?)
+        Ok(self.short_text()?.parse()?)
     }
 
     fn member(&mut self) -> Result<MemberId, WireError> {
@@ -285,19 +257,12 @@ impl Cursor<'_> {
         Ok(ProposalId { proposer: self.member()?, number: self.u64()? })
     }
 
-    fn count(&mut self, most: usize) -> Result<usize, WireError> {
-        let count = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
-        if count <= most { Ok(count) } else { Err(WireError::TooLong(count)) }
-    }
-
-    fn bytes(&mut self) -> Result<Vec<u8>, WireError> {
-        let length = self.count(MAX_PAYLOAD)?;
-        self.take(length).map(<[u8]>::to_vec)
-    }
-
     fn message(&mut self) -> Result<Message, WireError> {
         Ok(match self.byte()? {
-            1 => Message::Publication { topic: self.name()?, payload: self.bytes()? },
+            1 => Message::Publication {
+                topic: self.name()?,
+                payload: self.bytes(MAX_PAYLOAD)?.to_vec(),
+            },
             2 => Message::Tick,
             3 => Message::Propose(Box::new(self.proposal()?)),
             4 => Message::Vote { id: self.id()?, accepts: self.flag()?, attempt: self.u32()? },
@@ -314,20 +279,20 @@ impl Cursor<'_> {
                 Message::Grant { office, until, taken_until }
             }
             11 => Message::Release { office: self.name()? },
-            other => return Err(WireError::Value(other)),
+            other => return Err(BytesError::Value(other).into()),
         })
     }
 
     fn proposal(&mut self) -> Result<Proposal, WireError> {
         let (id, at, origin) = (self.id()?, self.instant()?, self.u64()?);
         let decide_by = self.instant()?;
-        let late_at_most = Duration::from_bits(i128::from_le_bytes(self.array()?));
+        let late_at_most = Duration::from_bits(self.i128()?);
         let count = self.count(MAX_PARTICIPANTS)?;
         let participants = (0..count).map(|_| self.member()).collect::<Result<Vec<_>, _>>()?;
         if !participants.is_sorted_by(|a, b| a < b) {
             return Err(WireError::Order);
         }
-        let payload = self.bytes()?;
+        let payload = self.bytes(MAX_PAYLOAD)?.to_vec();
         Ok(Proposal { id, at, origin, decide_by, late_at_most, participants, payload })
     }
 
@@ -339,7 +304,7 @@ impl Cursor<'_> {
             3 => Report::Quiet(Why::Undecided),
             4 => Report::Quiet(Why::Late),
             5 => Report::Quiet(Why::Clock),
-            other => return Err(WireError::Value(other)),
+            other => return Err(BytesError::Value(other).into()),
         })
     }
 }

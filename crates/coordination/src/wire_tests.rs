@@ -142,18 +142,18 @@ fn bad_messages_are_refused_with_a_reason() {
     let tick = Envelope { from: own, sequence: 1, stamp: None, message: Message::Tick };
     let mut bytes = tick.encode();
     bytes.push(0);
-    assert_eq!(Envelope::decode(&bytes), Err(WireError::Trailing(1)));
+    assert_eq!(Envelope::decode(&bytes), Err(BytesError::Trailing(1).into()));
     let mut bytes = tick.encode();
     bytes[0] = 2;
     assert_eq!(Envelope::decode(&bytes), Err(WireError::Version(2)));
     let mut bytes = tick.encode();
     *bytes.last_mut().unwrap() = 99;
-    assert_eq!(Envelope::decode(&bytes), Err(WireError::Value(99)));
+    assert_eq!(Envelope::decode(&bytes), Err(BytesError::Value(99).into()));
     // A payload that claims to be longer than allowed is not allocated.
     let topic = "t".parse().unwrap();
     let publication = Message::Publication { topic, payload: Vec::new() };
     let mut bytes = Envelope { message: publication, ..tick }.encode();
     let length = bytes.len();
     bytes[length - 4..].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(Envelope::decode(&bytes), Err(WireError::TooLong(u32::MAX as usize)));
+    assert_eq!(Envelope::decode(&bytes), Err(BytesError::TooLong(u32::MAX as usize).into()));
 }

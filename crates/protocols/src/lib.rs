@@ -5,6 +5,8 @@
 //! | [`ntp`] | NTPv4 packets and the state machine of one server association |
 //! | [`nts`] | keys, cookies and authentication around it |
 //! | [`channel`] | timelines, requirements and bindings: between applications (including those in guests) and the daemon |
+//! | [`bus`] | groups, members and their messages: between programs and timevisor-bus |
+//! | [`bytes`] | fields of binary formats of our own |
 //! | [`ages`] | how a process gets the age of a thread |
 //! | [`chrony`] | the request that `chronyc tracking` sends to chronyd, and the reply |
 //! | [`ptp`] | PTP management messages, as exchanged with ptp4l |
@@ -20,6 +22,8 @@
 #![forbid(unsafe_code)]
 
 pub mod ages;
+pub mod bus;
+pub mod bytes;
 pub mod channel;
 pub mod chrony;
 pub mod control;

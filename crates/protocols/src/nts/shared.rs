@@ -15,7 +15,7 @@
 use timevisor_time::Duration;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::aead::{Cipher, KEY_LEN, Key};
+use super::aead::{Cipher, KEY_LEN, Key, TAG_LEN};
 use super::association::IDENTIFIER_LEN;
 use super::field::{COOKIE, NONCE_LEN, UNIQUE_IDENTIFIER, write, write_authenticator};
 use super::opening::Opening;
@@ -83,6 +83,16 @@ impl Secret {
         }
         text.push('\n');
         text
+    }
+
+    /// Proves that this secret is known, without telling it: what AES-SIV makes of a challenge and what it
+    /// is about. `purpose` separates uses of one secret.
+    #[must_use]
+    pub fn proof(&self, purpose: &[u8], about: &[u8], challenge: &[u8; 16]) -> [u8; TAG_LEN] {
+        let about = [purpose, &[0], about].concat();
+        let tag = Cipher::new(&self.0).seal_in_place(challenge, &about, &mut []);
+        // The cipher refuses only more than 126 associated strings; there are two.
+        tag.unwrap_or_default()
     }
 
     /// The key of this timeline's cookies.

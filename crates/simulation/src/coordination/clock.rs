@@ -33,7 +33,7 @@ const STEP_NS: u64 = 100_000_000;
 
 impl Clock {
     pub fn new(plan: &Plan, dice: &mut Random) -> Self {
-        let half_ns = log_range(dice, 200, plan.worst_bound_ns);
+        let half_ns = log_range(dice, plan.worst_bound_ns / 50, plan.worst_bound_ns);
         let steps = plan.until_ns / STEP_NS + 2;
         let half = i64::try_from(half_ns).unwrap_or(i64::MAX);
         let mut error = within(dice, half);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use timevisor_coordination::propose::Outcome;
-use timevisor_coordination::{MemberId, ProposalId};
+use timevisor_coordination::{MemberId, Proposal, ProposalId};
 use timevisor_time::{Duration, Instant, Interval, Local};
 
 /// What was judged, and what was wrong.
@@ -57,6 +57,7 @@ impl Judged {
 #[derive(Clone, Debug)]
 struct Known {
     at: Instant<Local>,
+    decide_by: Instant<Local>,
     late_at_most: Duration,
     participants: Vec<MemberId>,
     accepted: BTreeSet<MemberId>,
@@ -78,24 +79,23 @@ impl Judge {
     }
 
     /// A proposal was made. Its proposer has accepted it.
-    pub fn proposed(
-        &mut self,
-        id: ProposalId,
-        at: Instant<Local>,
-        late_at_most: Duration,
-        participants: Vec<MemberId>,
-    ) {
-        self.judged.proposals += 1;
+    pub fn proposed(&mut self, proposal: &Proposal) {
+        let id = proposal.id;
         let known = Known {
-            at,
-            late_at_most,
-            participants,
+            at: proposal.at,
+            decide_by: proposal.decide_by,
+            late_at_most: proposal.late_at_most,
+            participants: proposal.participants.clone(),
             accepted: [id.proposer].into(),
             fired: BTreeSet::new(),
             aborted: false,
             outcomes: BTreeMap::new(),
         };
-        self.known.entry(id).or_insert(known);
+        // The question may be repeated.
+        self.known.entry(id).or_insert_with(|| {
+            self.judged.proposals += 1;
+            known
+        });
     }
 
     pub fn accepted(&mut self, id: ProposalId, member: MemberId) {
@@ -139,9 +139,18 @@ impl Judge {
         }
     }
 
-    pub fn decided(&mut self, id: ProposalId, commits: bool) {
-        if let Some(known) = self.known.get_mut(&id) {
-            known.aborted |= !commits;
+    /// A member knows the decision while the timeline's time is `truth`.
+    pub fn decided(
+        &mut self,
+        id: ProposalId,
+        commits: bool,
+        member: MemberId,
+        truth: Instant<Local>,
+    ) {
+        let Some(known) = self.known.get_mut(&id) else { return };
+        known.aborted |= !commits;
+        if commits && member == id.proposer && truth.to_bits() >= known.decide_by.to_bits() {
+            self.wrong(format!("{id:?} is committed after the time to decide"));
         }
     }
 

@@ -97,11 +97,18 @@ impl Plan {
         let proposals: Vec<_> = proposals.collect();
         let leads = dice.chance(0.4);
         let candidates = (0..members).filter(|_| leads && dice.chance(0.7)).collect();
-        let worst = if is_calm { 1_000_000 } else { 20_000_000 };
+        // Where leaders are elected, bounds as wide as leases show whether they are waited for.
+        let worst = if is_calm {
+            1_000_000
+        } else if leads {
+            300_000_000
+        } else {
+            20_000_000
+        };
         Self {
             members,
             until_ns,
-            worst_bound_ns: log_range(&mut dice, 1_000, worst),
+            worst_bound_ns: log_range(&mut dice, worst / 1_000, worst),
             clock_fails: faults * 0.3 * dice.uniform(),
             origin_changes: dice.chance(0.15 * faults).then(|| dice.bits() % until_ns),
             jump_ns: if dice.chance(0.5) { 3_600_000_000_000 } else { -500_000_000 },
@@ -118,7 +125,7 @@ impl Plan {
             accepts: if dice.chance(0.5) { 1.0 } else { 0.9 },
             thinks_ns: if is_calm { 200_000 } else { log_range(&mut dice, 1_000, 100_000_000) },
             candidates,
-            term_ns: log_range(&mut dice, 100_000_000, 1_000_000_000),
+            term_ns: log_range(&mut dice, 50_000_000, 1_000_000_000),
             parties: if dice.chance(0.4) {
                 2 + u32::try_from(pick(&mut dice, 5)).unwrap_or(0)
             } else {

@@ -236,9 +236,7 @@ impl World {
     fn note(&mut self, own: MemberId, message: &Message) {
         match message {
             Message::Propose(proposal) => {
-                let participants = proposal.participants.clone();
-                let (id, at) = (proposal.id, proposal.at);
-                self.judge.proposed(id, at, proposal.late_at_most, participants);
+                self.judge.proposed(proposal);
             }
             Message::Vote { id, accepts: true, .. } => self.judge.accepted(*id, own),
             _ => {}
@@ -258,7 +256,7 @@ impl World {
                 let at = self.now + self.dice.bits() % self.plan.thinks_ns;
                 self.push(at, index, What::Answer(proposal.id, accepts));
             }
-            Event::Decided { id, commits } => self.judge.decided(id, commits),
+            Event::Decided { id, commits } => self.judge.decided(id, commits, own, truth),
             Event::Fire { id, interval, late } => {
                 self.judge.fires(id, own, interval, late, truth);
             }
