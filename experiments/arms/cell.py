@@ -25,12 +25,16 @@ BAR_HALF = (0.24, 0.014, 0.02)
 BAR_MASS = 0.6
 BAR_REST_Z = 2 * STAND_HALF[2] + BAR_HALF[2]
 
-# Menagerie's servo (2000 Nm/rad, 400 Nms/rad) gives way by centimetres at the speed that this cell needs. A UR5e's
-# own drives repeat to 0.03 mm. These values leave 0.6 mm between the tips without any clock error; a tenth of them
-# leaves 3 mm. SERVO_KD / SERVO_KP is the lag that the velocity feed-forward compensates. Torques stay limited as in
-# Menagerie (150 and 28 Nm).
-SERVO_KP = np.array([200000.0, 200000.0, 200000.0, 40000.0, 40000.0, 40000.0])
-SERVO_KD = np.array([4000.0, 4000.0, 4000.0, 400.0, 400.0, 400.0])
+# Menagerie's servo (2000 Nm/rad, 400 Nms/rad) gives way by centimetres at the speed that this cell needs; a UR5e
+# repeats to 0.03 mm. Twice these values halve the deviation that remains without a clock error, but bring the wrists to
+# their torque limit, where late set-points make them oscillate. SERVO_KD / SERVO_KP is the lag that the velocity
+# feed-forward compensates.
+SERVO_KP = np.array([100000.0, 100000.0, 100000.0, 20000.0, 20000.0, 20000.0])  # Nm/rad
+SERVO_KD = np.array([1000.0, 1000.0, 1000.0, 100.0, 100.0, 100.0])  # Nms/rad
+# Two arms and a stiff bar are over-determined along the bar: the grips must slip a little, or the wrists bend and the
+# tips come apart without any clock error. The pads still hold four times the bar's weight and inertia.
+PAD_FRICTION = 0.3
+MAX_TORQUE = np.array([150.0, 150.0, 150.0, 28.0, 28.0, 28.0])  # Nm: Menagerie's limits, and the data sheet's
 MAX_SPEED = np.pi  # rad/s, every joint: the UR5e's data sheet
 
 GRIPPER_OPEN, GRIPPER_CLOSED = 0.0, 1.0
@@ -56,6 +60,9 @@ def _arm() -> mujoco.MjSpec:
     for body in arm.bodies:
         if body.name != "world":
             body.gravcomp = 1.0
+    for geom in arm.geoms:
+        if geom.name.startswith("hand_") and "pad" in geom.name:
+            geom.friction[0] = PAD_FRICTION
     for name, kp, kd in zip(JOINTS, SERVO_KP, SERVO_KD):
         servo = arm.actuator(name)
         servo.gainprm[0] = kp

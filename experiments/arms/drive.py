@@ -1,17 +1,21 @@
 """One arm's drives: what they follow in each step. Pure: set-points and a time in, a command out.
 
 A set-point says where the arm shall be at the moment the datagram arrives. From there the drive moves on with the
-set-point's velocity until the next one, for EXTRAPOLATE_NS at most, and then holds. So two controllers that send at
+set-point's velocity and acceleration until the next one, for EXTRAPOLATE_NS at most, and then holds. So two controllers that send at
 different moments of the 2 ms do not disagree by v * 2 ms, and a late plant step uses the right set-point: the one
 that had arrived by the step's own time.
 
 A drive that holds follows again only from where it stands: it ignores set-points farther than ENGAGE_RAD from the
 measured angles. A controller must bring its arm back with a motion of its own.
+
+The acceleration, which the torque feed-forward needs, is the velocities' difference over the stamps' difference
+between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +24,16 @@ from datagram import SetPoint
 EXTRAPOLATE_NS = 10_000_000  # a guest's wake-up was late by 6 ms at most
 DISENGAGE_NS = 100_000_000  # without set-points: the drive no longer expects to be in time with its controller
 ENGAGE_RAD = 0.02
+MAX_ACCELERATION = 40.0  # rad/s^2; the plan needs 14. More is a jump of a clock, not a motion
 STILL = np.zeros(6)
+
+
+class Command(NamedTuple):
+    """What the servo follows: 6 each, in rad, rad/s and rad/s^2."""
+
+    q: np.ndarray
+    dq: np.ndarray
+    ddq: np.ndarray
 
 
 class Drive:
@@ -33,6 +46,7 @@ class Drive:
         self.gap_ns = 0  # between the last two arrivals
         self.counts = {"accepted": 0, "old": 0, "lost": 0, "far": 0, "held_steps": 0}
         self._held, self.gripper = np.array(q, dtype=float), gripper
+        self._acceleration = STILL
         self._waiting: deque[tuple[int, SetPoint]] = deque()
         self._newest: tuple[int, int] | None = None  # arrival and sequence of the newest one offered
 
@@ -55,19 +69,22 @@ class Drive:
         """Stands still at `q` (6, rad) until a set-point near the measured angles arrives."""
         self.following, self._held = False, np.array(q, dtype=float)
 
-    def command(self, now_ns: int, measured: np.ndarray, stopped: bool) -> tuple[np.ndarray, np.ndarray, float]:
-        """Returns angles (6, rad), velocities (6, rad/s) and the gripper for the step at `now_ns`."""
+    def command(self, now_ns: int, measured: np.ndarray, stopped: bool) -> Command:
+        """Returns what the servo shall do in the step at `now_ns`; `measured` is where the arm is (6, rad)."""
         fresh = False
         while self._waiting and self._waiting[0][0] <= now_ns:
-            arrival_ns, self.current = self._waiting.popleft()
+            arrival_ns, point = self._waiting.popleft()
+            self._acceleration = _acceleration(self.current, point)
+            self.current = point
             self.gap_ns = arrival_ns - self.arrival_ns if self.arrival_ns else 0
             self.arrival_ns, fresh = arrival_ns, True
         if stopped or self.current is None:
-            return self._held, STILL, self.gripper
+            return Command(self._held, STILL, STILL)
 
         age_ns = now_ns - self.arrival_ns
-        point, velocity = np.array(self.current.q), np.array(self.current.dq)
-        target = point + velocity * (min(age_ns, EXTRAPOLATE_NS) * 1e-9)
+        ahead = min(age_ns, EXTRAPOLATE_NS) * 1e-9
+        velocity = np.array(self.current.dq) + self._acceleration * ahead
+        target = np.array(self.current.q) + (velocity + np.array(self.current.dq)) * (ahead / 2)
         if self.following and age_ns > DISENGAGE_NS:
             self.hold(target)
         if not self.following and fresh:
@@ -76,9 +93,18 @@ class Drive:
             else:
                 self.counts["far"] += 1
         if not self.following:
-            return self._held, STILL, self.gripper
+            return Command(self._held, STILL, STILL)
         self.gripper = self.current.gripper
         if age_ns > EXTRAPOLATE_NS:
             self.counts["held_steps"] += 1
-            return target, STILL, self.gripper
-        return target, velocity, self.gripper
+            return Command(target, STILL, STILL)
+        return Command(target, velocity, self._acceleration)
+
+
+def _acceleration(before: SetPoint | None, after: SetPoint) -> np.ndarray:
+    """Returns the acceleration (6, rad/s^2) between two set-points; none when they do not belong together."""
+    seconds = (after.stamp_ns - before.stamp_ns) * 1e-9 if before else 0.0
+    if not 0 < seconds <= EXTRAPOLATE_NS * 1e-9:
+        return STILL
+    acceleration = (np.array(after.dq) - np.array(before.dq)) / seconds
+    return acceleration if np.abs(acceleration).max() <= MAX_ACCELERATION else STILL

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 import cell
-from drive import Drive
+from drive import STILL, Command, Drive
 from kinematics import Kinematics
 from monitor import Monitor
 from plan import RAISED_Z, grip_offset
@@ -33,7 +33,8 @@ class Physics:
         self.step_count = 0
         self.now_ns = 0
         self.deviation: np.ndarray | None = None  # 3, mm
-        self.target = {arm: (self._home[arm], np.zeros(6)) for arm in cell.ARMS}
+        self.target = {arm: Command(self._home[arm], STILL, STILL) for arm in cell.ARMS}
+        self._torque = np.zeros(self.model.nv)
         self.reset()
 
     def reset(self) -> None:
@@ -65,16 +66,31 @@ class Physics:
         """Advances by 2 ms; `now_ns` is the step's nominal time, in the same clock as the set-points' arrivals."""
         data, index = self.data, self.index
         self.now_ns = now_ns
+        wanted = np.zeros(self.model.nv)  # acceleration
         for arm, drive in self.drives.items():
             measured = data.qpos[index.qpos[arm]]
-            q, dq, gripper = drive.command(now_ns, measured, self.monitor.stopped)
-            self.target[arm] = (q, dq)
-            data.ctrl[index.servo[arm]] = q + dq * cell.SERVO_KD / cell.SERVO_KP
-            data.ctrl[index.fingers[arm]] = gripper * cell.GRIPPER_SCALE
+            command = self.target[arm] = drive.command(now_ns, measured, self.monitor.stopped)
+            data.ctrl[index.servo[arm]] = command.q + command.dq * cell.SERVO_KD / cell.SERVO_KP
+            data.ctrl[index.fingers[arm]] = drive.gripper * cell.GRIPPER_SCALE
+            wanted[index.qvel[arm]] = command.ddq
             self._apply_push(arm)
+        self._feed_torque_forward(wanted)
         mujoco.mj_step(self.model, data)
         self.step_count += 1
         self._watch(now_ns)
+
+    def _feed_torque_forward(self, wanted: np.ndarray) -> None:
+        """Applies the torques that the commanded acceleration (nv, rad/s^2) needs, as a robot's own drives do.
+
+        Without them the servo must be so stiff that its torque limit makes it oscillate when set-points jitter. M and
+        the Coriolis forces are those of the step before; the bar is not in them.
+        """
+        data = self.data
+        mujoco.mj_mulM(self.model, data, self._torque, wanted)
+        for arm in cell.ARMS:
+            joints = self.index.qvel[arm]
+            coriolis = data.qfrc_bias[joints] - data.qfrc_gravcomp[joints]
+            data.qfrc_applied[joints] = np.clip(self._torque[joints] + coriolis, -cell.MAX_TORQUE, cell.MAX_TORQUE)
 
     def _apply_push(self, arm: str) -> None:
         force, steps = self._pushes.get(arm, (np.zeros(3), 0))

@@ -118,7 +118,7 @@ def record_of(physics, late_ns: int, flags: int) -> tuple:
         flags,
         physics.data.qpos,
         [physics.data.qvel[physics.index.qvel[arm]] for arm in cell.ARMS],
-        [physics.target[arm][0] for arm in cell.ARMS],
+        [physics.target[arm].q for arm in cell.ARMS],
         [drive.gripper for drive in drives],
         [point.sequence if point else 0 for point in points],
         [point.stamp_ns if point else 0 for point in points],
