@@ -86,9 +86,11 @@ def build() -> mujoco.MjModel:
     visual.headlight.ambient = [0.35, 0.35, 0.35]
     visual.headlight.diffuse = [0.5, 0.5, 0.5]
 
+    sky = {"type": mujoco.mjtTexture.mjTEXTURE_SKYBOX, "builtin": mujoco.mjtBuiltin.mjBUILTIN_GRADIENT}
+    spec.add_texture(name="sky", rgb1=[0.93, 0.94, 0.95], rgb2=[0.80, 0.82, 0.85], width=64, height=384, **sky)
     world = spec.worldbody
     world.add_light(pos=[0.5, -1.5, 2.5], dir=[-0.2, 0.6, -1], castshadow=False)
-    world.add_camera(name="front", pos=[0, -1.55, 0.95], xyaxes=[1, 0, 0, 0, 0.46, 0.89], fovy=42)
+    world.add_camera(name="front", pos=[0, -1.5, 0.95], xyaxes=[1, 0, 0, 0, 0.46, 0.89], fovy=38)
     box = mujoco.mjtGeom.mjGEOM_BOX
     world.add_geom(name="table", type=box, size=[0.95, 0.45, 0.02], pos=[0, 0, -0.02], rgba=[0.80, 0.78, 0.74, 1])
     for name, y, colour in zip(("start", "goal"), STAND_Y, ([0.35, 0.55, 0.75, 1], [0.40, 0.65, 0.40, 1])):

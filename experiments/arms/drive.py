@@ -46,7 +46,8 @@ class Drive:
         self.gap_ns = 0  # between the last two arrivals
         self.counts = {"accepted": 0, "old": 0, "lost": 0, "far": 0, "held_steps": 0}
         self._held, self.gripper = np.array(q, dtype=float), gripper
-        self._acceleration = STILL
+        self.ready = self.starving = False
+        self._acceleration, self._target, self._fresh = STILL, Command(self._held, STILL, STILL), False
         self._waiting: deque[tuple[int, SetPoint]] = deque()
         self._newest: tuple[int, int] | None = None  # arrival and sequence of the newest one offered
 
@@ -69,36 +70,50 @@ class Drive:
         """Stands still at `q` (6, rad) until a set-point near the measured angles arrives."""
         self.following, self._held = False, np.array(q, dtype=float)
 
-    def command(self, now_ns: int, measured: np.ndarray, stopped: bool) -> Command:
-        """Returns what the servo shall do in the step at `now_ns`; `measured` is where the arm is (6, rad)."""
-        fresh = False
+    def take(self, now_ns: int, measured: np.ndarray) -> None:
+        """Brings the newest set-point into force that had arrived by `now_ns`; `measured`: where the arm is (6, rad).
+
+        Afterwards `ready` tells whether the drive can follow in this step.
+        """
+        self._fresh = False
         while self._waiting and self._waiting[0][0] <= now_ns:
             arrival_ns, point = self._waiting.popleft()
             self._acceleration = _acceleration(self.current, point)
             self.current = point
             self.gap_ns = arrival_ns - self.arrival_ns if self.arrival_ns else 0
-            self.arrival_ns, fresh = arrival_ns, True
-        if stopped or self.current is None:
-            return Command(self._held, STILL, STILL)
-
+            self.arrival_ns, self._fresh = arrival_ns, True
+        if self.current is None:
+            return
         age_ns = now_ns - self.arrival_ns
         ahead = min(age_ns, EXTRAPOLATE_NS) * 1e-9
-        velocity = np.array(self.current.dq) + self._acceleration * ahead
-        target = np.array(self.current.q) + (velocity + np.array(self.current.dq)) * (ahead / 2)
+        dq = np.array(self.current.dq)
+        velocity = dq + self._acceleration * ahead
+        self.starving = age_ns > EXTRAPOLATE_NS
+        self._target = Command(np.array(self.current.q) + (dq + velocity) * (ahead / 2), velocity, self._acceleration)
         if self.following and age_ns > DISENGAGE_NS:
-            self.hold(target)
-        if not self.following and fresh:
-            if np.abs(target - measured).max() <= ENGAGE_RAD:
-                self.following = True
-            else:
-                self.counts["far"] += 1
+            self.hold(self._target.q)
+        near = np.abs(self._target.q - measured).max() <= ENGAGE_RAD
+        self.ready = not self.starving and (self.following or bool(near))
+
+    def command(self, stopped: bool, may_follow: bool = True) -> Command:
+        """Returns what the servo shall do in the step of the last `take`.
+
+        With `may_follow` False a drive that follows holds where it shall be now, and one that holds stays so.
+        """
+        if stopped or self.current is None:
+            return Command(self._held, STILL, STILL)
+        if self.following and not may_follow:
+            self.hold(self._target.q)
+        elif not self.following and self._fresh:
+            self.following = self.ready and may_follow
+            self.counts["far"] += not self.ready
         if not self.following:
             return Command(self._held, STILL, STILL)
         self.gripper = self.current.gripper
-        if age_ns > EXTRAPOLATE_NS:
+        if self.starving:
             self.counts["held_steps"] += 1
-            return Command(target, STILL, STILL)
-        return Command(target, velocity, self._acceleration)
+            return Command(self._target.q, STILL, STILL)
+        return self._target
 
 
 def _acceleration(before: SetPoint | None, after: SetPoint) -> np.ndarray:

@@ -18,16 +18,20 @@ FINGER_CLOSED_RAD = 0.8  # the 2F-85's driver joint
 
 
 class Physics:
-    """Two arms and a bar. `events` gets a dict per stop, release and reset; the caller empties it."""
+    """Two arms and a bar. `events` gets a dict per stop, linked hold, release and reset; the caller empties it.
 
-    def __init__(self, stop_enabled: bool = True):
+    `linked`: while both arms grip the part and one drive gets no set-points, both hold in the same step. A cell's
+    safety controller does this by wire; it knows nothing of clocks, and hides no clock's error.
+    """
+
+    def __init__(self, stop_enabled: bool = True, linked: bool = True):
         self.model = cell.build()
         self.data = mujoco.MjData(self.model)
         self.index = cell.Index(self.model)
         kinematics = Kinematics(self.model)
         start = np.array([0, cell.STAND_Y[0], RAISED_Z])
         self._home = {arm: kinematics.solve(arm, start + grip_offset(arm)) for arm in cell.ARMS}
-        self._stop_enabled = stop_enabled
+        self._stop_enabled, self.linked = stop_enabled, linked
         self._pushes: dict[str, tuple[np.ndarray, int]] = {}
         self.events: list[dict] = []
         self.step_count = 0
@@ -68,8 +72,10 @@ class Physics:
         self.now_ns = now_ns
         wanted = np.zeros(self.model.nv)  # acceleration
         for arm, drive in self.drives.items():
-            measured = data.qpos[index.qpos[arm]]
-            command = self.target[arm] = drive.command(now_ns, measured, self.monitor.stopped)
+            drive.take(now_ns, data.qpos[index.qpos[arm]])
+        together = self._together()
+        for arm, drive in self.drives.items():
+            command = self.target[arm] = drive.command(self.monitor.stopped, together)
             data.ctrl[index.servo[arm]] = command.q + command.dq * cell.SERVO_KD / cell.SERVO_KP
             data.ctrl[index.fingers[arm]] = drive.gripper * cell.GRIPPER_SCALE
             wanted[index.qvel[arm]] = command.ddq
@@ -78,6 +84,17 @@ class Physics:
         mujoco.mj_step(self.model, data)
         self.step_count += 1
         self._watch(now_ns)
+
+    def _together(self) -> bool:
+        """Whether the drives may follow. While both grip the part and are linked, both follow or both hold."""
+        if not (self.linked and self.monitor.gripped) or all(drive.ready for drive in self.drives.values()):
+            return True
+        if not self.monitor.stopped and any(drive.following for drive in self.drives.values()):
+            starving = [arm for arm, drive in self.drives.items() if drive.starving]
+            self.events.append(
+                {"event": "linked_hold", "step": self.step_count, "at_ns": self.now_ns, "starving": starving}
+            )
+        return False
 
     def _feed_torque_forward(self, wanted: np.ndarray) -> None:
         """Applies the torques that the commanded acceleration (nv, rad/s^2) needs, as a robot's own drives do.

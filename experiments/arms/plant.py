@@ -39,15 +39,15 @@ PER_STEP = 64  # datagrams per socket and step: a flood must not hold up the phy
 class Plant:
     """The sockets around Physics. Not thread-safe: `serve` runs everything."""
 
-    def __init__(self, listen: tuple[str, int], control: tuple[str, int], writer: trace.Writer | None = None):
-        self.physics, self.writer = Physics(), writer
+    def __init__(self, listen: tuple[str, int], control: tuple[str, int], writer: trace.Writer | None = None, linked=True):
+        self.physics, self.writer = Physics(linked=linked), writer
         self.socket, self.control = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         for sock, address in ((self.socket, listen), (self.control, control)):
             sock.setblocking(False)
             sock.bind(address)
         self.refused: Counter = Counter()  # by cause
-        self.stops, self.skipped_steps = 0, 0
+        self.stops, self.linked_holds, self.skipped_steps = 0, 0, 0
         self.late_ns = array("q")
         self.running, self._stopped_at = True, None
         self._answers: list[tuple[SetPoint, tuple]] = []
@@ -104,6 +104,7 @@ class Plant:
         physics = self.physics
         for event in physics.events:
             self._log(event)
+            self.linked_holds += event["event"] == "linked_hold"
             if event["event"] == "stop":
                 self.stops += 1
                 self._stopped_at = event["at_ns"]
@@ -177,6 +178,7 @@ class Plant:
             "skipped_steps": self.skipped_steps,
             "stopped": physics.monitor.stopped,
             "stops": self.stops,
+            "linked_holds": self.linked_holds,
             "gripped": physics.monitor.gripped,
             "deviation_mm": distance,
             "bar": [round(float(v), 5) for v in physics.bar()],
@@ -211,6 +213,7 @@ def main() -> int:
     parser.add_argument("--until-stopped", action="store_true", help="end 0.5 s after the first protective stop")
     parser.add_argument("--record", type=Path, metavar="FILE")
     parser.add_argument("--record-every", type=int, default=1, metavar="N", help="keep each Nth step")
+    parser.add_argument("--no-link", action="store_true", help="one arm goes on when the other gets no set-points")
     parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="run under SCHED_FIFO; needs root")
     options = parser.parse_args()
     if options.fifo:
@@ -218,7 +221,7 @@ def main() -> int:
     header = {"step_ns": cell.STEP_NS, "every": options.record_every, "realtime_ns": time.time_ns()}
     header |= {"monotonic_ns": time.monotonic_ns(), "joints": list(cell.JOINTS)}
     writer = trace.Writer(options.record, header, options.record_every) if options.record else None
-    plant = Plant(options.listen, options.control, writer)
+    plant = Plant(options.listen, options.control, writer, not options.no_link)
 
     def stop(*_):
         plant.running = False
