@@ -1,9 +1,9 @@
 """One arm's drives: what they follow in each step. Pure: set-points and a time in, a command out.
 
 A set-point says where the arm shall be at the moment the datagram arrives. From there the drive moves on with the
-set-point's velocity and acceleration until the next one, for EXTRAPOLATE_NS at most, and then holds. So two controllers that send at
-different moments of the 2 ms do not disagree by v * 2 ms, and a late plant step uses the right set-point: the one
-that had arrived by the step's own time.
+set-point's velocity and acceleration until the next one, for EXTRAPOLATE_NS at most, and then holds. So two
+controllers that send at different moments of the 2 ms do not disagree by v * 2 ms, and a late plant step uses the
+right set-point: the one that had arrived by the step's own time.
 
 A drive that holds follows again only from where it stands: it ignores set-points farther than ENGAGE_RAD from the
 measured angles. A controller must bring its arm back with a motion of its own.

@@ -95,10 +95,11 @@ def table(trajectory: Trajectory, errors_ms=ERRORS_MS, cycles: int = 2, show=pri
     for error in errors_ms:
         measured, stopping = run(free, trajectory, error, cycles), run(guarded, trajectory, error, cycles)
         stopping.max_mm, stopping.across_mm, stopping.rms_mm = measured.max_mm, measured.across_mm, measured.rms_mm
+        worst, across, rms = stopping.max_mm, stopping.across_mm, stopping.rms_mm
         stop = f"yes, at {stopping.stop_at_s:5.2f} s" if stopping.stops else "no"
         placed = "yes" if stopping.placed == stopping.transfers else "no"
         show(
-            f"{error:8g} ms {stopping.max_mm:12.2f} mm {stopping.across_mm:8.2f} mm {stopping.rms_mm:8.2f} mm   {stop:18}"
+            f"{error:8g} ms {worst:12.2f} mm {across:8.2f} mm {rms:8.2f} mm   {stop:18}"
             f"   {placed:>3} ({stopping.placed} of {stopping.transfers})"
         )
         outcomes.append(stopping)

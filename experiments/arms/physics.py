@@ -62,6 +62,11 @@ class Physics:
         self.events.append({"event": "release", "step": self.step_count, "at_ns": self.now_ns})
         return True
 
+    def hold(self) -> None:
+        """Lets both arms stand where they are, until set-points come near: after time has jumped for the plant."""
+        for arm, drive in self.drives.items():
+            drive.hold(self.data.qpos[self.index.qpos[arm]])
+
     def push(self, arm: str, force: np.ndarray, steps: int) -> None:
         """Pushes the wrist of `arm` with `force` (3, N, in the world) for so many steps: a fault for tests."""
         self._pushes[arm] = (np.array(force, dtype=float), steps)
@@ -124,8 +129,7 @@ class Physics:
         self.deviation, stops = self.monitor.update(now_ns, between, closed, touching)
         if stops:
             self.events.append(self._stop_event(now_ns))
-            for arm, drive in self.drives.items():
-                drive.hold(data.qpos[index.qpos[arm]])
+            self.hold()
 
     def _touching(self) -> bool:
         """Whether every finger touches the bar."""

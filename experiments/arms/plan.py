@@ -20,7 +20,7 @@ The format, times in nanoseconds since the cycle's start, angles in radians:
 
 Between two waypoints each joint follows the quintic polynomial that meets q, dq and ddq at both (an online generator
 such as ruckig with the same end states and minimum duration comes close). Joint interpolation over a whole carry
-would not do: the arms are no mirror images, so their tips would come apart by centimetres. `gripper` (0 open,
+would not do: the arms are not mirror images, so their tips would come apart. `gripper` (0 open,
 1 closed) holds from its waypoint on. All waypoints of a hold have dq = ddq = 0: there a controller may wait for ever.
 """
 
@@ -153,7 +153,8 @@ def _waypoints(kinematics: Kinematics, arm: str, phases: list[Segment], times: r
         # Forwards: the next phase begins at rest, so that this holds at its edge, too.
         h = 100_000
         ddq = (joints(t_phase + h)[1] - dq) / (h * 1e-9) if np.abs(dq).max() > 1e-9 else np.zeros(6)
-        rounded = {key: [round(float(v), 9) + 0.0 for v in value] for key, value in (("q", seed), ("dq", dq), ("ddq", ddq))}
+        named = {"q": seed, "dq": dq, "ddq": ddq}
+        rounded = {key: [round(float(v), 9) + 0.0 for v in value] for key, value in named.items()}  # no -0.0
         found.append({"at_ns": t, **rounded, "gripper": phase.gripper})
     return found
 

@@ -25,21 +25,28 @@ from pathlib import Path
 import numpy as np
 
 import cell
-import trace
+import tracefile
 from datagram import FOLLOWING, GRIPPED, STOPPED, Malformed, SetPoint, State, decode_set_point
 from physics import Physics
 
 PORT, CONTROL_PORT = 47110, 47111
 SO_TIMESTAMPNS = 35  # include/uapi/asm-generic/socket.h: the kernel's receive stamp, CLOCK_REALTIME
-MAX_BEHIND_NS = 500_000_000  # beyond this the machine slept: the plant leaves out what it missed
+MAX_BEHIND_NS = 500_000_000  # beyond this the machine slept: the plant leaves out what it missed, and holds
 AFTER_STOP_NS = 500_000_000  # --until-stopped still records the way into standstill
+RECENT_STEPS = 15_000  # half a minute
 PER_STEP = 64  # datagrams per socket and step: a flood must not hold up the physics
 
 
 class Plant:
     """The sockets around Physics. Not thread-safe: `serve` runs everything."""
 
-    def __init__(self, listen: tuple[str, int], control: tuple[str, int], writer: trace.Writer | None = None, linked=True):
+    def __init__(
+        self,
+        listen: tuple[str, int],
+        control: tuple[str, int],
+        writer: tracefile.Writer | None = None,
+        linked: bool = True,
+    ):
         self.physics, self.writer = Physics(linked=linked), writer
         self.socket, self.control = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -65,6 +72,7 @@ class Plant:
                 missed = late // cell.STEP_NS
                 self.skipped_steps += missed
                 due += missed * cell.STEP_NS
+                self.physics.hold()
                 self._log({"event": "behind", "step": self.physics.step_count, "at_ns": due, "skipped": missed})
             self.late_ns.append(late)
             self._receive()
@@ -75,7 +83,7 @@ class Plant:
                 break
             due += cell.STEP_NS
         if self.writer:
-            self.writer.event({"event": "end", **self.status()})
+            self.writer.event({"event": "end", **self.status(whole=True)})
 
     def _receive(self) -> None:
         offset = time.time_ns() - time.monotonic_ns()  # a stepped CLOCK_REALTIME costs one cycle at most
@@ -116,8 +124,8 @@ class Plant:
             index = physics.index
             q, dq = physics.data.qpos[index.qpos[point.arm]], physics.data.qvel[index.qvel[point.arm]]
             flags = common | FOLLOWING * following[cell.ARMS.index(point.arm)]
-            gripper, step = physics.gripper(point.arm), physics.step_count
-            state = State(point.arm, flags, point.sequence, point.stamp_ns, tuple(q), tuple(dq), gripper, distance, step)
+            measured = (tuple(q), tuple(dq), physics.gripper(point.arm), distance, physics.step_count)
+            state = State(point.arm, flags, point.sequence, point.stamp_ns, *measured)
             try:
                 self.socket.sendto(state.encode(), sender)
             except OSError:
@@ -125,7 +133,7 @@ class Plant:
         self._answers.clear()
         if self.writer:
             flags = common | FOLLOWING * following[0] | (FOLLOWING << 4) * following[1]
-            self.writer.record(trace.record_of(physics, late, flags))
+            self.writer.record(tracefile.record_of(physics, late, flags))
 
     def _log(self, event: dict) -> None:
         event["realtime_ns"] = time.time_ns()
@@ -168,9 +176,12 @@ class Plant:
                 return self.status()
         raise ValueError("commands: status, release, reset, quit, push a|b FX FY FZ STEPS (newtons, 2 ms each)")
 
-    def status(self) -> dict:
-        """Returns the counters and the state, as `status` answers them."""
-        late = np.array(self.late_ns) if self.late_ns else np.zeros(1)
+    def status(self, whole: bool = False) -> dict:
+        """Returns the counters and the state, as `status` answers them.
+
+        The lateness is that of the last RECENT_STEPS, or of the whole run, which takes longer than a step.
+        """
+        late = np.array((self.late_ns if whole else self.late_ns[-RECENT_STEPS:]) or [0])
         physics = self.physics
         distance = None if physics.deviation is None else round(float(np.linalg.norm(physics.deviation)), 4)
         return {
@@ -220,7 +231,7 @@ def main() -> int:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(options.fifo))
     header = {"step_ns": cell.STEP_NS, "every": options.record_every, "realtime_ns": time.time_ns()}
     header |= {"monotonic_ns": time.monotonic_ns(), "joints": list(cell.JOINTS)}
-    writer = trace.Writer(options.record, header, options.record_every) if options.record else None
+    writer = tracefile.Writer(options.record, header, options.record_every) if options.record else None
     plant = Plant(options.listen, options.control, writer, not options.no_link)
 
     def stop(*_):
@@ -232,7 +243,7 @@ def main() -> int:
     print(json.dumps({"event": "listening", "listen": options.listen, "control": options.control}), flush=True)
     try:
         plant.serve(options.seconds, options.until_stopped)
-        print(json.dumps({"event": "end", **plant.status()}), flush=True)
+        print(json.dumps({"event": "end", **plant.status(whole=True)}), flush=True)
     finally:
         plant.close()
     return 0

@@ -18,7 +18,7 @@ import numpy as np
 from mcap.writer import CompressionType, Writer
 
 import cell
-import trace
+import tracefile
 from datagram import FOLLOWING, GRIPPED, STOPPED
 
 NUMBER, BOOLEAN, TEXT = {"type": "number"}, {"type": "boolean"}, {"type": "string"}
@@ -42,7 +42,7 @@ SCHEMAS = {
 }
 
 
-def write(recording: trace.Recording, path: Path, every: int = 1) -> int:
+def write(recording: tracefile.Recording, path: Path, every: int = 1) -> int:
     """Writes the MCAP file and returns how many messages it holds. `every`: keep each Nth record, and all events."""
     offset = recording.header["realtime_ns"] - recording.header["monotonic_ns"]
     count = 0
@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("mcap", type=Path)
     parser.add_argument("--every", type=int, default=5, metavar="N", help="keep each Nth record (5: 100 Hz)")
     options = parser.parse_args()
-    count = write(trace.read(options.trace), options.mcap, options.every)
+    count = write(tracefile.read(options.trace), options.mcap, options.every)
     print(f"{options.mcap}: {count} messages, {options.mcap.stat().st_size / 1e6:.2f} MB")
     return 0
 

@@ -2,8 +2,9 @@
 
 python3 render.py RUN.trace [OTHER.trace] [--still arms.png] [--animation arms.webp] [--from S] [--seconds 8]
 
-Rendering runs on the CPU by OSMesa (Debian's libosmesa6): about 60 ms a frame and recording. Times count from
-the moment at which both arms follow; without --from, the animation ends 1.5 s after the first stop, or begins with the first grip.
+Rendering runs on the CPU by OSMesa (Debian's libosmesa6): about 70 ms a frame and recording. Times count from the
+moment at which both arms follow, which is the plan's beginning. Without --from, the animation ends 1.5 s after the
+first stop; without a stop, it shows the first transfer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 import cell
-import trace
+import tracefile
 from datagram import FOLLOWING, STOPPED
 from monitor import STOP_MM
 
@@ -34,7 +35,7 @@ INK, PAPER, RED, GREEN = (30, 33, 38), (246, 246, 244), (200, 40, 40), (40, 130,
 class View:
     """Renders one recording. It holds an OpenGL context: close it."""
 
-    def __init__(self, recording: trace.Recording, title: str, scale: int = 1):
+    def __init__(self, recording: tracefile.Recording, title: str, scale: int = 1):
         if not len(recording.records):
             raise ValueError(f"{title}: the recording has no records")
         self.recording, self.title, self.scale = recording, title, scale
@@ -122,7 +123,7 @@ def main() -> int:
     titles = options.titles or [path.stem for path in options.recordings]
     if len(options.recordings) > 2 or len(titles) != len(options.recordings):
         parser.error("one or two recordings, and as many titles")
-    recordings = [trace.read(path) for path in options.recordings]
+    recordings = [tracefile.read(path) for path in options.recordings]
 
     if options.still:
         views = [View(r, t, STILL_SCALE) for r, t in zip(recordings, titles)]

@@ -55,9 +55,10 @@ def main() -> int:
         try:
             sock.send(SetPoint(options.arm, sequence, now + error, tuple(q), tuple(dq), gripper).encode())
             while True:
-                flags, states = decode_state(sock.recv(256)).flags, states + 1
+                flags, states = decode_state(sock.recv(256)).flags & (FOLLOWING | STOPPED), states + 1
                 if flags != previous:
-                    print(f"{options.arm}: {flags & FOLLOWING and 'following' or 'holding'}{' STOPPED' * bool(flags & STOPPED)}")
+                    doing = "stopped" if flags & STOPPED else "following" if flags & FOLLOWING else "holding"
+                    print(f"{options.arm}: {doing}", flush=True)
                     previous = flags
         except BlockingIOError:
             pass

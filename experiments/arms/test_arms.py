@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import socket
@@ -13,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import cell
-import trace
+import tracefile
 from datagram import (
     FOLLOWING,
     GRIPPED,
@@ -227,9 +229,9 @@ class PhysicsTest(unittest.TestCase):
 
         def push(now):
             if now == 800 * MS:  # at rest, both have gripped
-                physics.push("b", np.array([0, 400.0, 0]), 30)
+                physics.push("b", np.array([0, 300.0, 0]), 50)
 
-        events = follow(physics, 900 * MS, on_step=push)
+        events = follow(physics, 1000 * MS, on_step=push)
         stop = next(e for e in events if e["event"] == "stop")
         self.assertGreater(stop["distance_mm"], STOP_MM)
         self.assertGreaterEqual(stop["at_ns"], 800 * MS)
@@ -238,14 +240,14 @@ class PhysicsTest(unittest.TestCase):
         self.assertFalse(any(drive.following for drive in physics.drives.values()))
         # Stopped, they stand still whatever is sent.
         before = {arm: physics.target[arm].q.copy() for arm in cell.ARMS}
-        physics.drives["a"].offer(900 * MS, point(sequence=10**6, q=before["a"] + 0.01))
-        physics.step(902 * MS)
+        physics.drives["a"].offer(1000 * MS, point(sequence=10**6, q=before["a"] + 0.01))
+        physics.step(1002 * MS)
         np.testing.assert_array_equal(physics.target["a"].q, before["a"])
         self.assertTrue(physics.release())
         for arm in cell.ARMS:
             near = physics.data.qpos[physics.index.qpos[arm]]
-            physics.drives[arm].offer(904 * MS, point(arm, sequence=2 * 10**6, q=near, gripper=1.0))
-        physics.step(904 * MS)
+            physics.drives[arm].offer(1004 * MS, point(arm, sequence=2 * 10**6, q=near, gripper=1.0))
+        physics.step(1004 * MS)
         self.assertTrue(all(drive.following for drive in physics.drives.values()))
         self.assertFalse(physics.release())
 
@@ -277,48 +279,53 @@ class PlantTest(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run.trace"
-            writer = trace.Writer(path, {"realtime_ns": 5_000, "monotonic_ns": 0})
+            writer = tracefile.Writer(path, {"realtime_ns": 5_000, "monotonic_ns": 0})
             plant = Plant(("127.0.0.1", 0), ("127.0.0.1", 0), writer)
             thread = threading.Thread(target=plant.serve)
-            thread.start()
-            try:
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as arm:
-                    arm.settimeout(30)
-                    arm.connect(plant.socket.getsockname())
-                    arm.send(b"nonsense")
-                    q, dq, gripper = TRAJECTORY.sample("a", 0)
-                    arm.send(point("a", 77, 123, q, dq, gripper).encode())
-                    state = decode_state(arm.recv(256))
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-                    control.settimeout(30)
-                    control.connect(plant.control.getsockname())
-
-                    def ask(text: str) -> dict:
-                        control.send(text.encode())
-                        return json.loads(control.recv(65536))
-
-                    self.assertEqual(ask("release"), {"released": False})
-                    self.assertIn("commands:", ask("jump")["error"])
-                    self.assertEqual(ask("reset"), {"reset": True})
-                    status = ask("quit")
-            finally:
-                plant.running = False
-                thread.join()
-                plant.close()
+            with contextlib.redirect_stdout(io.StringIO()):
+                thread.start()
+                status, state, q = self._talk(plant, thread)
             self.assertEqual((state.sequence, state.stamp_ns, state.arm), (77, 123, "a"))
             self.assertEqual(state.flags & STOPPED, 0)
             self.assertTrue(math.isnan(state.deviation_mm))
             np.testing.assert_allclose(state.q, q, atol=1e-3)
             self.assertEqual(status["refused"], {"length": 1, "command": 1})
-            recording = trace.read(path)
+            recording = tracefile.read(path)
             self.assertEqual(len(recording.records), plant.physics.step_count)
             self.assertEqual([e["event"] for e in recording.events], ["reset", "reset", "end"])
             self._converts_to_mcap(recording, Path(folder) / "run.mcap")
             # A recording whose last block is cut off is read up to there.
             path.write_bytes(path.read_bytes()[:-3])
-            self.assertEqual([e["event"] for e in trace.read(path).events], ["reset", "reset"])
+            self.assertEqual([e["event"] for e in tracefile.read(path).events], ["reset", "reset"])
 
-    def _converts_to_mcap(self, recording: trace.Recording, path: Path) -> None:
+    def _talk(self, plant, thread: threading.Thread) -> tuple[dict, State, np.ndarray]:
+        """Sends the plant one of everything; returns its status, its answer, and what was sent."""
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as arm:
+                arm.settimeout(30)
+                arm.connect(plant.socket.getsockname())
+                arm.send(b"nonsense")
+                q, dq, gripper = TRAJECTORY.sample("a", 0)
+                arm.send(point("a", 77, 123, q, dq, gripper).encode())
+                state = decode_state(arm.recv(256))
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+                control.settimeout(30)
+                control.connect(plant.control.getsockname())
+
+                def ask(text: str) -> dict:
+                    control.send(text.encode())
+                    return json.loads(control.recv(65536))
+
+                self.assertEqual(ask("release"), {"released": False})
+                self.assertIn("commands:", ask("jump")["error"])
+                self.assertEqual(ask("reset"), {"reset": True})
+                return ask("quit"), state, q
+        finally:
+            plant.running = False
+            thread.join()
+            plant.close()
+
+    def _converts_to_mcap(self, recording: tracefile.Recording, path: Path) -> None:
         from mcap.reader import make_reader
 
         import recording as converter
@@ -333,7 +340,7 @@ class PlantTest(unittest.TestCase):
 
     def test_a_file_that_is_no_recording_is_refused(self):
         with self.assertRaisesRegex(ValueError, "is no recording"):
-            trace.read(Path(__file__))
+            tracefile.read(Path(__file__))
 
 
 if __name__ == "__main__":
