@@ -5,8 +5,9 @@ set-point's velocity and acceleration until the next one, for EXTRAPOLATE_NS at 
 controllers that send at different moments of the 2 ms do not disagree by v * 2 ms, and a late plant step uses the
 right set-point: the one that had arrived by the step's own time.
 
-A drive that holds follows again only from where it stands: it ignores set-points farther than ENGAGE_RAD from the
-measured angles. A controller must bring its arm back with a motion of its own.
+A drive that holds follows again only from where it stands and as fast as it moves: it ignores set-points farther than
+ENGAGE_RAD from the measured angles or ENGAGE_RAD_S from the measured speeds. It makes up for a linked hold of
+RESUME_STEPS; after a longer one a controller must bring its arm back with a motion that begins at rest.
 
 The acceleration, which the torque feed-forward needs, is the velocities' difference over the stamps' difference
 between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them.
@@ -24,6 +25,8 @@ from datagram import SetPoint
 EXTRAPOLATE_NS = 10_000_000  # a guest's wake-up was late by 6 ms at most
 DISENGAGE_NS = 100_000_000  # without set-points: the drive no longer expects to be in time with its controller
 ENGAGE_RAD = 0.02
+ENGAGE_RAD_S = 0.3  # a standing arm that jumped onto a carry in full motion would come 3 mm apart from the other
+RESUME_STEPS = 3  # linked holds up to here bring the tips 1.6 mm apart when both resume in motion; 6 steps, 3.9 mm
 MAX_ACCELERATION = 40.0  # rad/s^2; the plan needs 14. More is a jump of a clock, not a motion
 STILL = np.zeros(6)
 
@@ -47,6 +50,7 @@ class Drive:
         self.counts = {"accepted": 0, "old": 0, "lost": 0, "far": 0, "held_steps": 0}
         self._held, self.gripper = np.array(q, dtype=float), gripper
         self.ready = self.starving = False
+        self._resumable = 0  # steps in which a hold may still end in motion
         self._acceleration, self._target, self._fresh = STILL, Command(self._held, STILL, STILL), False
         self._waiting: deque[tuple[int, SetPoint]] = deque()
         self._newest: tuple[int, int] | None = None  # arrival and sequence of the newest one offered
@@ -66,14 +70,18 @@ class Drive:
         self.counts["accepted"] += 1
         return True
 
-    def hold(self, q: np.ndarray) -> None:
-        """Stands still at `q` (6, rad) until a set-point near the measured angles arrives."""
+    def hold(self, q: np.ndarray, resume_steps: int = 0) -> None:
+        """Stands still at `q` (6, rad) until a set-point arrives that the arm can follow from there.
+
+        For `resume_steps` steps it may do so in motion.
+        """
+        self._resumable = resume_steps
         self.following, self._held = False, np.array(q, dtype=float)
 
-    def take(self, now_ns: int, measured: np.ndarray) -> None:
-        """Brings the newest set-point into force that had arrived by `now_ns`; `measured`: where the arm is (6, rad).
+    def take(self, now_ns: int, measured: np.ndarray, speed: np.ndarray) -> None:
+        """Brings the newest set-point into force that had arrived by `now_ns`.
 
-        Afterwards `ready` tells whether the drive can follow in this step.
+        `measured` is where the arm is (6, rad), `speed` how fast it moves (6, rad/s). Afterwards `ready` tells whether the drive can follow in this step.
         """
         self._fresh = False
         while self._waiting and self._waiting[0][0] <= now_ns:
@@ -93,6 +101,8 @@ class Drive:
         if self.following and age_ns > DISENGAGE_NS:
             self.hold(self._target.q)
         near = np.abs(self._target.q - measured).max() <= ENGAGE_RAD
+        near &= self._resumable > 0 or np.abs(velocity - speed).max() <= ENGAGE_RAD_S
+        self._resumable -= 1
         self.ready = not self.starving and (self.following or bool(near))
 
     def command(self, stopped: bool, may_follow: bool = True) -> Command:
@@ -103,7 +113,7 @@ class Drive:
         if stopped or self.current is None:
             return Command(self._held, STILL, STILL)
         if self.following and not may_follow:
-            self.hold(self._target.q)
+            self.hold(self._target.q, RESUME_STEPS)
         elif not self.following and self._fresh:
             self.following = self.ready and may_follow
             self.counts["far"] += not self.ready

@@ -77,7 +77,7 @@ class Physics:
         self.now_ns = now_ns
         wanted = np.zeros(self.model.nv)  # acceleration
         for arm, drive in self.drives.items():
-            drive.take(now_ns, data.qpos[index.qpos[arm]])
+            drive.take(now_ns, data.qpos[index.qpos[arm]], data.qvel[index.qvel[arm]])
         together = self._together()
         for arm, drive in self.drives.items():
             command = self.target[arm] = drive.command(self.monitor.stopped, together)

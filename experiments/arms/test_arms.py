@@ -149,8 +149,9 @@ class DatagramTest(unittest.TestCase):
 
 
 class DriveTest(unittest.TestCase):
-    def step(self, drive: Drive, now: int, measured=np.zeros(6)):
-        drive.take(now, measured)
+    def step(self, drive: Drive, now: int, measured=np.zeros(6), speed=1.0):
+        """Takes a step of an arm that moves at the `speed` of the set-points, most often."""
+        drive.take(now, measured, np.full(6, speed))
         return drive.command(stopped=False)
 
     def test_it_moves_on_between_set_points_and_then_holds(self):
@@ -168,14 +169,16 @@ class DriveTest(unittest.TestCase):
         drive = Drive(np.zeros(6), 0.0)
         drive.offer(0, point(sequence=1))
         drive.offer(3 * MS, point(sequence=2, q=(0.01,) * 6))
-        self.assertEqual(self.step(drive, 2 * MS).q[0], 0.0)
-        self.assertEqual(self.step(drive, 4 * MS).q[0], 0.01)
+        self.assertEqual(self.step(drive, 2 * MS, speed=0.0).q[0], 0.0)
+        self.assertEqual(self.step(drive, 4 * MS, speed=0.0).q[0], 0.01)
 
     def test_it_follows_only_from_where_it_stands(self):
         drive = Drive(np.zeros(6), 0.0)
         drive.offer(0, point(q=(2 * ENGAGE_RAD,) * 6))
-        self.assertEqual(self.step(drive, MS).q[0], 0.0)
-        self.assertEqual((drive.following, drive.counts["far"]), (False, 1))
+        self.assertEqual(self.step(drive, MS, speed=0.0).q[0], 0.0)
+        drive.offer(2 * MS, point(sequence=2, dq=(1.0,) * 6))
+        self.assertEqual(self.step(drive, 3 * MS, speed=0.0).q[0], 0.0)
+        self.assertEqual((drive.following, drive.counts["far"]), (False, 2))
 
     def test_old_and_lost_ones_are_counted_and_a_restart_is_accepted(self):
         drive = Drive(np.zeros(6), 0.0)
@@ -189,9 +192,9 @@ class DriveTest(unittest.TestCase):
         drive = Drive(np.zeros(6), 0.0)
         drive.offer(0, point(sequence=1, stamp_ns=10 * MS))
         drive.offer(MS, point(sequence=2, stamp_ns=12 * MS, dq=(0.02,) * 6))
-        self.assertAlmostEqual(self.step(drive, MS).ddq[0], 10.0)
+        self.assertAlmostEqual(self.step(drive, MS, speed=0.0).ddq[0], 10.0)
         drive.offer(3 * MS, point(sequence=3, stamp_ns=500 * MS, dq=(0.02,) * 6))
-        self.assertEqual(self.step(drive, 3 * MS).ddq[0], 0.0)
+        self.assertEqual(self.step(drive, 3 * MS, speed=0.0).ddq[0], 0.0)
 
 
 class MonitorTest(unittest.TestCase):
