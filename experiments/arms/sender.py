@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import sys
 import time
 from pathlib import Path
 
-from datagram import FOLLOWING, STOPPED, Malformed, SetPoint, decode_state
+from datagram import FOLLOWING, STOPPED, SetPoint, decode_state
 from plan import Trajectory
 from plant import PORT, address
 
@@ -32,14 +33,17 @@ def main() -> int:
     parser.add_argument("--error-after", type=float, default=0.0, metavar="S", help="the error appears so late")
     parser.add_argument("--start", type=int, default=0, metavar="NS", help="the plan's beginning, CLOCK_MONOTONIC")
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="run under SCHED_FIFO; needs root")
     options = parser.parse_args()
+    if options.fifo:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(options.fifo))
     trajectory = Trajectory(json.loads(options.plan.read_text()))
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.connect(options.plant)
     sock.setblocking(False)
 
     began = due = time.monotonic_ns()
-    sequence, states, late_max, flags, previous = 0, 0, 0, 0, 0
+    sequence, states, late_max, flags, previous, refused = 0, 0, 0, 0, 0, ""
     while options.seconds is None or due - began < options.seconds * 1e9:
         due += PERIOD_NS
         ahead = due - time.monotonic_ns()
@@ -62,8 +66,10 @@ def main() -> int:
                     previous = flags
         except BlockingIOError:
             pass
-        except (ConnectionRefusedError, Malformed) as error:
-            print(f"{options.arm}: {error}", file=sys.stderr)
+        except ConnectionRefusedError as error:
+            if str(error) != refused:
+                refused = str(error)
+                print(f"{options.arm}: {refused}: the plant is not running, or not at {options.plant}", file=sys.stderr)
             time.sleep(0.2)
     print(f"{options.arm}: {sequence} set-points, {states} states, own cycle late by {late_max / 1e6:.2f} ms at most")
     return 0
