@@ -15,6 +15,7 @@
 //! | [`barrier`] | all members are released at one time |
 //! | [`order`] | messages in the order of time |
 //! | [`member`] | one member of a group: all of the above on one bus |
+//! | [`hub`] | the groups of one host: who is in them, and who gets which message |
 //! | `bus` | [`Bus`]: what carries the messages |
 //!
 //! What it does not do: open a connection (bus/ and clients/ do), keep a clock, or persist anything.
@@ -23,6 +24,7 @@
 pub mod barrier;
 mod bus;
 mod clock;
+pub mod hub;
 pub mod leader;
 pub mod member;
 mod message;

@@ -56,6 +56,8 @@ pub enum Event {
     Lost {
         /// Whose.
         from: MemberId,
+        /// On which topic; `None`: of those by which members agree.
+        topic: Option<Name>,
         /// How many.
         count: u64,
     },
@@ -139,12 +141,13 @@ impl Default for Settings {
 pub struct Member {
     own: MemberId,
     settings: Settings,
-    sequence: u64,
+    /// How many messages to everybody were sent on each topic, and without one.
+    sequences: BTreeMap<Option<Name>, u64>,
     /// The greatest earliest that was stamped, and its origin: time does not go back, so neither
     /// does what it is not before.
     stamped: Option<(u64, Instant<Local>)>,
-    /// The sequence of each member's last message to everybody.
-    heard: BTreeMap<MemberId, u64>,
+    /// The sequence of each member's last message to everybody on each topic, and without one.
+    heard: BTreeMap<(MemberId, Option<Name>), u64>,
     proposals: Proposals,
     barriers: Barriers,
     offices: Offices,
@@ -159,7 +162,7 @@ impl Member {
         Self {
             own,
             settings,
-            sequence: 0,
+            sequences: BTreeMap::new(),
             stamped: None,
             heard: BTreeMap::new(),
             proposals: Proposals::new(own, settings.proposals),
@@ -256,14 +259,14 @@ impl Member {
 
     /// A member left, or its lease ended.
     pub fn left(&mut self, member: MemberId) {
-        self.heard.remove(&member);
+        self.heard.retain(|(from, _), _| *from != member);
         self.barriers.left(member);
     }
 
     /// A message arrives.
     pub fn heard(&mut self, envelope: Envelope, now: &Now) {
         let Envelope { from, sequence, stamp, message } = envelope;
-        if from == self.own || !self.is_new(from, sequence) {
+        if from == self.own || !self.is_new((from, topic_of(&message)), sequence) {
             return;
         }
         if !self.is_plausible(from, stamp, now) && !matches!(message, Message::Publication { .. }) {
@@ -326,8 +329,9 @@ impl Member {
 
     fn send(&mut self, to: To, message: Message, now: &Now) {
         let sequence = if to == To::All {
-            self.sequence += 1;
-            self.sequence
+            let sequence = self.sequences.entry(topic_of(&message)).or_default();
+            *sequence += 1;
+            *sequence
         } else {
             0
         };
@@ -347,17 +351,22 @@ impl Member {
     }
 
     /// Notes the sequence. False for a repetition of a message to everybody.
-    fn is_new(&mut self, from: MemberId, sequence: u64) -> bool {
+    fn is_new(&mut self, of: (MemberId, Option<Name>), sequence: u64) -> bool {
         if sequence == 0 {
             return true;
         }
-        let Some(last) = self.heard.insert(from, sequence) else { return true };
-        if sequence <= last {
-            self.heard.insert(from, last);
+        let Some(last) = self.heard.get_mut(&of) else {
+            self.heard.insert(of, sequence);
+            return true;
+        };
+        if sequence <= *last {
             return false;
         }
-        if sequence - last > 1 {
-            self.events.push(Event::Lost { from, count: sequence - last - 1 });
+        let count = sequence - *last - 1;
+        *last = sequence;
+        if count > 0 {
+            let (from, topic) = of;
+            self.events.push(Event::Lost { from, topic, count });
         }
         true
     }
@@ -433,6 +442,14 @@ impl Member {
                 leader::Action::Tell(event) => self.events.push(Event::Leader(event)),
             }
         }
+    }
+}
+
+/// Sequences are counted by topic, because not everybody gets every topic.
+fn topic_of(message: &Message) -> Option<Name> {
+    match message {
+        Message::Publication { topic, .. } => Some(*topic),
+        _ => None,
     }
 }
 

@@ -19,8 +19,8 @@ pub struct MemberId {
 pub struct Envelope {
     /// The sender.
     pub from: MemberId,
-    /// Counts the sender's messages to everybody; receivers find gaps by it. 0 for messages to one
-    /// member, which are repeated until they are answered.
+    /// Counts the sender's messages to everybody on this topic, or without one; receivers find gaps
+    /// by it. 0 for messages to one member, which are repeated until they are answered.
     pub sequence: u64,
     /// When it was sent; `None` while the sender's clock was unknown.
     pub stamp: Option<Stamp>,
