@@ -21,6 +21,7 @@
 //! | `reading` | [`Reading`] |
 //! | `requirement` | [`Requirement`] and whether it is met |
 //! | [`wait`] | waiting: for a moment, periods, actions, changes |
+//! | [`group`] | [`group::Group`]: members that act together at a time |
 //! | `elapsed` | [`Elapsed`]: how long something has been running, across migrations and checkpoints |
 //! | `thread_age` | [`ThreadAge`]: the age of a thread, where the counter is not invariant |
 //! | [`manual`] | [`manual::Clock`]: a manually driven clock for tests |
@@ -49,6 +50,7 @@ mod conversions;
 mod difference;
 mod elapsed;
 mod error;
+pub mod group;
 mod history;
 pub mod manual;
 mod measured_span;

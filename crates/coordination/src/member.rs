@@ -52,6 +52,16 @@ pub enum Event {
         /// For the application.
         payload: Vec<u8>,
     },
+    /// A member's clock has come so far; it stamps nothing before that any more.
+    Passed {
+        /// Whose.
+        from: MemberId,
+        /// How far.
+        earliest: Instant<Local>,
+    },
+    /// Somebody wants messages in the order of time: call [`Member::tick`] so often for
+    /// [`TICKS_LAST`].
+    WantsTicks(Duration),
     /// Messages of a member were lost.
     Lost {
         /// Whose.
@@ -92,6 +102,8 @@ pub enum Event {
         interval: Interval<Local>,
         /// How much later than its time it surely is.
         late: Duration,
+        /// The proposal's payload.
+        payload: Vec<u8>,
     },
     /// Who fired and who did not.
     Outcome(Outcome),
@@ -107,10 +119,18 @@ pub enum Event {
         late: Duration,
     },
     /// Not everybody was released from a barrier together. This member still waits if it was not.
-    Split(Outcome),
+    Split {
+        /// Which one.
+        barrier: Name,
+        /// Who was.
+        outcome: Outcome,
+    },
     /// About offices.
     Leader(leader::Event),
 }
+
+/// For how long members tick after somebody has asked for it.
+pub const TICKS_LAST: Duration = Duration::from_secs(15);
 
 /// Parameters of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,6 +219,12 @@ impl Member {
         self.send(To::All, Message::Tick, now);
     }
 
+    /// Asks all members for ticks, for those who want messages in the order of time. They come for
+    /// [`TICKS_LAST`].
+    pub fn want_ticks(&mut self, every: Duration, now: &Now) {
+        self.send(To::All, Message::WantTicks { every }, now);
+    }
+
     /// Proposes to fire at a time. See [`propose`].
     ///
     /// # Errors
@@ -266,18 +292,31 @@ impl Member {
     /// A message arrives.
     pub fn heard(&mut self, envelope: Envelope, now: &Now) {
         let Envelope { from, sequence, stamp, message } = envelope;
-        if from == self.own || !self.is_new((from, topic_of(&message)), sequence) {
+        if from == self.own {
+            // A topic's subscribers get their own messages, too.
+            if let Message::Publication { topic, payload } = message {
+                self.events.push(Event::Received { from, sequence, stamp, topic, payload });
+            }
+            return;
+        }
+        if !self.is_new((from, topic_of(&message)), sequence) {
             return;
         }
         if !self.is_plausible(from, stamp, now) && !matches!(message, Message::Publication { .. }) {
             // Nothing is agreed with a clock that contradicts ours.
             return;
         }
+        if let (Some(stamp), Some(reading)) = (stamp, now.reading)
+            && stamp.origin == reading.origin
+        {
+            self.events.push(Event::Passed { from, earliest: stamp.interval.earliest() });
+        }
         match message {
             Message::Publication { topic, payload } => {
                 self.events.push(Event::Received { from, sequence, stamp, topic, payload });
             }
             Message::Tick => {}
+            Message::WantTicks { every } => self.events.push(Event::WantsTicks(every)),
             Message::Arrive { barrier, round, .. } => {
                 self.barriers.arrived(from, barrier, round, now.elapsed);
             }
@@ -417,16 +456,19 @@ impl Member {
             propose::Event::Fire { id, interval, late } => {
                 match self.barriers.ended(id, true, now.elapsed) {
                     Some(barrier) => Event::Released { barrier, id, interval, late },
-                    None => Event::Fire { id, interval, late },
+                    None => {
+                        let payload = self.proposals.get(id).map(|it| it.payload.clone());
+                        Event::Fire { id, interval, late, payload: payload.unwrap_or_default() }
+                    }
                 }
             }
             propose::Event::Outcome(outcome) => {
-                if barrier_of(outcome.id).is_some() {
+                if let Some((barrier, _)) = barrier_of(outcome.id) {
                     self.barriers.ended(outcome.id, false, now.elapsed);
                     if outcome.agreed() == Some(true) || outcome.fired.is_empty() {
                         return;
                     }
-                    Event::Split(outcome)
+                    Event::Split { barrier, outcome }
                 } else {
                     Event::Outcome(outcome)
                 }

@@ -100,6 +100,11 @@ pub enum Message {
     },
     /// The sender is alive, and sends nothing older than this message's stamp any more.
     Tick,
+    /// Asks all members for a [`Self::Tick`] so often.
+    WantTicks {
+        /// How often.
+        every: Duration,
+    },
     /// Asks for a vote.
     Propose(Box<Proposal>),
     /// Answers a [`Self::Propose`], to the proposer. Repeated until a decision is known.

@@ -144,6 +144,10 @@ impl Write for Writer {
                 self.bytes(payload);
             }
             Message::Tick => self.byte(2),
+            Message::WantTicks { every } => {
+                self.byte(12);
+                self.i128(every.to_bits());
+            }
             Message::Propose(proposal) => {
                 self.byte(3);
                 self.proposal(proposal);
@@ -279,6 +283,7 @@ impl Read for Reader<'_> {
                 Message::Grant { office, until, taken_until }
             }
             11 => Message::Release { office: self.name()? },
+            12 => Message::WantTicks { every: Duration::from_bits(self.i128()?) },
             other => return Err(BytesError::Value(other).into()),
         })
     }

@@ -59,6 +59,7 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         (name(), payload()).prop_map(|(topic, payload)| Message::Publication { topic, payload }),
         Just(Message::Tick),
+        any::<i128>().prop_map(|every| Message::WantTicks { every: Duration::from_bits(every) }),
         proposal().prop_map(|proposal| Message::Propose(Box::new(proposal))),
         (id(), any::<bool>(), any::<u32>()).prop_map(|(id, accepts, attempt)| Message::Vote {
             id,

@@ -29,7 +29,7 @@ use crate::bytes::{BytesError, Reader, Writer};
 pub const VERSION: u16 = 1;
 
 /// Where timevisor-bus listens unless configured otherwise.
-pub const SOCKET: &str = "/run/timevisor/bus";
+pub const SOCKET: &str = "/run/timevisor-bus/socket";
 
 /// The longest name of a group, member or topic, in bytes.
 pub const MAX_NAME_LEN: usize = 32;

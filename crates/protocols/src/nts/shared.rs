@@ -28,6 +28,9 @@ pub const MOST_BYTES: u64 = 4096;
 /// What the derivation of keys is for.
 const PURPOSE: &[u8] = b"timevisor cluster key 1";
 
+/// Separates keys for proofs from those for cookies.
+const PROOF: &[u8] = b"timevisor proof of a key";
+
 /// Why a text is no secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SecretError {
@@ -89,10 +92,12 @@ impl Secret {
     /// is about. `purpose` separates uses of one secret.
     #[must_use]
     pub fn proof(&self, purpose: &[u8], about: &[u8], challenge: &[u8; 16]) -> [u8; TAG_LEN] {
-        let about = [purpose, &[0], about].concat();
-        let tag = Cipher::new(&self.0).seal_in_place(challenge, &about, &mut []);
+        // The tag depends on the first half of a key only, so it is made with a key that depends on all.
+        let mut key = Zeroizing::new([0; KEY_LEN]);
+        let derived = Cipher::new(&self.0).seal_in_place(purpose, PROOF, &mut key[..]);
+        let tag = Cipher::new(&key).seal_in_place(challenge, about, &mut []);
         // The cipher refuses only more than 126 associated strings; there are two.
-        tag.unwrap_or_default()
+        derived.and(tag).unwrap_or_default()
     }
 
     /// The key of this timeline's cookies.

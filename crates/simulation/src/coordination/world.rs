@@ -257,19 +257,23 @@ impl World {
                 self.push(at, index, What::Answer(proposal.id, accepts));
             }
             Event::Decided { id, commits } => self.judge.decided(id, commits, own, truth),
-            Event::Fire { id, interval, late } => {
+            Event::Fire { id, interval, late, .. } => {
                 self.judge.fires(id, own, interval, late, truth);
             }
             Event::Released { id, interval, late, .. } => {
                 self.judge.judged.releases += 1;
                 self.judge.fires(id, own, interval, late, truth);
             }
-            Event::Outcome(outcome) | Event::Split(outcome) => self.judge.outcome(own, outcome),
+            Event::Outcome(outcome) | Event::Split { outcome, .. } => {
+                self.judge.outcome(own, outcome)
+            }
             Event::Leader(leader::Event::Leads { .. }) => self.judge.judged.leases += 1,
             Event::FromTheFuture { from, by } => {
                 self.judge.wrong(format!("a stamp of {from:?} is {by} ahead, but bounds hold"));
             }
             Event::Received { .. }
+            | Event::Passed { .. }
+            | Event::WantsTicks(_)
             | Event::Lost { .. }
             | Event::AnotherOrigin { .. }
             | Event::Leader(leader::Event::Ended { .. }) => {}

@@ -1,0 +1,63 @@
+//! One connection: frames in and out.
+
+use anyhow::{Result, bail};
+use timevisor_coordination::hub::{Connection, Trust};
+use timevisor_protocols::bus::Frames;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tracing::{debug, warn};
+
+use crate::carrier::Carrier;
+use crate::outbox::Outbox;
+
+/// Serves a connection until it ends.
+pub async fn serve<S>(stream: S, trust: Trust, carrier: Carrier)
+where
+    S: AsyncRead + AsyncWrite + 'static,
+{
+    let Some((number, outbox)) = carrier.connected(trust) else {
+        warn!("a connection is refused: too many of {trust:?}");
+        return;
+    };
+    let (reads, writes) = tokio::io::split(stream);
+    let writer = tokio::task::spawn_local(write(writes, outbox));
+    tokio::pin!(writer);
+    // Whichever ends first ends the connection.
+    tokio::select! {
+        read = read(reads, number, &carrier) => {
+            if let Err(error) = read {
+                debug!("connection {number}: {error:#}");
+            }
+        }
+        _ = &mut writer => {}
+    }
+    carrier.disconnected(number);
+    writer.abort();
+}
+
+async fn read<R: AsyncRead + Unpin>(
+    mut from: R,
+    number: Connection,
+    carrier: &Carrier,
+) -> Result<()> {
+    let (mut frames, mut buffer) = (Frames::default(), vec![0; 1 << 16]);
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        frames.push(&buffer[..count]);
+        while let Some(content) = frames.next()? {
+            carrier.frame(number, content)?;
+        }
+        // Others have their turn after each read.
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn write<W: AsyncWrite + Unpin>(mut to: W, outbox: Outbox) -> Result<()> {
+    while let Some(bytes) = outbox.next().await {
+        to.write_all(&bytes).await?;
+    }
+    to.shutdown().await?;
+    bail!("the hub ends it")
+}

@@ -1,0 +1,296 @@
+//! Members of groups (the Rust client) over a real timevisor-bus, with clocks that tests drive.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use timevisor::group::{
+    Accept, Group, GroupError, Inbox, JoinError, JoinOptions, Order, Proposed, Reported,
+};
+use timevisor::manual::Clock;
+use timevisor_protocols::nts::shared::Secret;
+
+const LONG: Duration = Duration::from_secs(20);
+
+struct Bus {
+    process: Child,
+    socket: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Bus {
+    fn start(socket: &Path, arguments: &[&str]) -> Self {
+        let arguments: Vec<_> = arguments.iter().map(|it| (*it).to_owned()).collect();
+        let process = Command::new(env!("CARGO_BIN_EXE_timevisor-bus"))
+            .arg("--socket")
+            .arg(socket)
+            .args(&arguments)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + LONG;
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            assert!(Instant::now() < end, "the bus does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { process, socket: socket.to_owned(), arguments }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.kill();
+        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+        let socket = self.socket.clone();
+        let mut other = Self::start(&socket, &arguments);
+        std::mem::swap(self, &mut other);
+        std::mem::forget(other);
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A clock that goes as this machine's does, and the thread that moves it.
+struct Running {
+    clock: Clock,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    fn new() -> Self {
+        let clock = Clock::new(1_000_000_000_000);
+        clock.set_error(Duration::from_micros(50));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (clock, stop) = (clock.clone(), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut last = Instant::now();
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_micros(500));
+                    let now = Instant::now();
+                    clock.advance(now - last);
+                    last = now;
+                }
+            })
+        };
+        Self { clock, stop, thread: Some(thread) }
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.clock.timeline().now().unwrap().latest_ns()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+struct Cell {
+    folder: tempfile::TempDir,
+    bus: Bus,
+    time: Running,
+}
+
+impl Cell {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let bus = Bus::start(&folder.path().join("socket"), &[]);
+        Self { folder, bus, time: Running::new() }
+    }
+
+    fn try_join(&self, member: &str, options: JoinOptions) -> Result<Group, JoinError> {
+        let bus = Some(self.bus.socket.clone());
+        let timeline = self.time.clock.timeline();
+        Group::join(&timeline, "cell7", member, &JoinOptions { bus, ..options })
+    }
+
+    fn join(&self, member: &str) -> Group {
+        let group = self.try_join(member, JoinOptions::default()).unwrap();
+        group.accept(Accept::All);
+        group
+    }
+
+    fn three(&self) -> [Group; 3] {
+        let members = ["a", "b", "c"].map(|member| self.join(member));
+        members.iter().for_each(|member| member.wait_for(3, LONG).unwrap());
+        members
+    }
+}
+
+fn until<T>(inbox: &Inbox<T>, is: impl Fn(&T) -> bool) -> T {
+    loop {
+        let next = inbox.next_within(LONG).expect("it did not happen in 20 s");
+        if is(&next) {
+            return next;
+        }
+    }
+}
+
+#[test]
+fn messages_come_with_their_time_in_both_orders_and_the_history_first() {
+    let cell = Cell::new();
+    let [a, b, c] = cell.three();
+    a.publish("poses", b"0").unwrap();
+    let arrival = b.subscribe("poses", Order::Arrival, 10).unwrap();
+    let in_time = c.subscribe("poses", Order::Time { hold: Duration::from_secs(5) }, 0).unwrap();
+    let first = until(&arrival, |_| true);
+    assert_eq!((first.payload.as_slice(), first.is_old), (&b"0"[..], true));
+    // So that the bus has heard of the subscription.
+    std::thread::sleep(Duration::from_millis(200));
+    for round in 0..20_u8 {
+        a.publish("poses", &[round]).unwrap();
+        b.publish("poses", &[100 + round]).unwrap();
+    }
+    let mut last = i64::MIN;
+    for _ in 0..40 {
+        let message = until(&in_time, |_| true);
+        assert_eq!((message.late_ns, message.unheard.len()), (0, 0));
+        let latest = message.stamp.unwrap().interval.latest().floor_nanos();
+        assert!(latest >= last);
+        last = latest;
+    }
+    for _ in 0..40 {
+        assert!(!until(&arrival, |_| true).is_old);
+    }
+}
+
+#[test]
+fn all_fire_at_one_time_and_nobody_where_one_says_no() {
+    let cell = Cell::new();
+    let [a, b, c] = cell.three();
+    let fires = [&a, &b, &c].map(Group::proposals);
+    let at_ns = cell.time.now_ns() + 100_000_000;
+    let pending = a.propose(at_ns, b"grip").unwrap();
+    assert!(pending.decided(LONG).unwrap());
+    let outcome = pending.wait(LONG).unwrap();
+    assert_eq!(outcome.agreed(), Some(true));
+    for inbox in &fires {
+        let fire = until(inbox, |it| matches!(it, Proposed::Fire { .. }));
+        let Proposed::Fire { interval, late_ns, payload, .. } = fire else { unreachable!() };
+        assert_eq!(payload, b"grip");
+        assert!(interval.latest().ceil_nanos() >= at_ns);
+        assert!(interval.earliest().floor_nanos() <= at_ns + late_ns + 1);
+    }
+    c.accept(Accept::Ask);
+    let pending = b.propose(cell.time.now_ns() + 200_000_000, b"again").unwrap();
+    let Proposed::Asked(proposal) = until(&fires[2], |it| matches!(it, Proposed::Asked(_))) else {
+        unreachable!()
+    };
+    c.answer(proposal.id, false);
+    assert!(!pending.decided(LONG).unwrap());
+    assert_eq!(pending.wait(LONG).unwrap().agreed(), Some(false));
+    let soon = a.propose(cell.time.now_ns(), b"now").unwrap_err().to_string();
+    assert!(soon.contains("too close"), "{soon}");
+}
+
+#[test]
+fn a_barrier_releases_three_threads_and_a_leader_hands_over() {
+    let cell = Cell::new();
+    let members = cell.three();
+    std::thread::scope(|scope| {
+        for member in &members {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    member.barrier("start", 3, LONG).unwrap();
+                }
+            });
+        }
+    });
+    let alone = members[0].barrier("alone", 2, Duration::from_millis(300));
+    assert!(matches!(alone, Err(GroupError::TimedOut)));
+    let voters = ["a", "b", "c"];
+    let told = members.each_ref().map(Group::watch);
+    members[0].stand("chief", &voters, Duration::from_millis(500)).unwrap();
+    until(&told[0], |it| matches!(it, Reported::Leads { .. }));
+    assert!(members[0].leads("chief") && !members[1].leads("chief"));
+    members[1].stand("chief", &voters, Duration::from_millis(500)).unwrap();
+    members[0].resign("chief");
+    until(&told[1], |it| matches!(it, Reported::Leads { .. }));
+    assert!(!members[0].leads("chief"));
+}
+
+#[test]
+fn a_bus_that_restarts_is_said_and_the_group_goes_on() {
+    let mut cell = Cell::new();
+    let members = cell.three();
+    let told = members.each_ref().map(Group::watch);
+    cell.bus.kill();
+    for inbox in &told {
+        until(inbox, |it| *it == Reported::Disconnected);
+    }
+    assert!(matches!(members[0].publish("t", b"x"), Err(GroupError::Disconnected)));
+    cell.bus.restart();
+    for inbox in &told {
+        until(inbox, |it| *it == Reported::Connected);
+    }
+    members.iter().for_each(|member| member.wait_for(3, LONG).unwrap());
+    let pending = members[0].propose(cell.time.now_ns() + 100_000_000, b"").unwrap();
+    assert_eq!(pending.wait(LONG).unwrap().agreed(), Some(true));
+}
+
+#[test]
+fn who_dies_or_has_a_bad_clock_is_known_to_all() {
+    let cell = Cell::new();
+    let [a, b, c] = cell.three();
+    let told = a.watch();
+    drop(c);
+    until(&told, |it| matches!(it, Reported::Gone(id, _) if id.name.as_str() == "c"));
+    assert_eq!(a.members().len(), 2);
+    cell.time.clock.forget();
+    until(&told, |it| matches!(it, Reported::Present(info) if !info.met));
+    assert!(matches!(a.propose(i64::MAX / 2, b""), Err(GroupError::Propose(_))));
+    drop(b);
+}
+
+#[test]
+fn what_cannot_be_joined_says_why() {
+    let cell = Cell::new();
+    let _a = cell.join("a");
+    let again = cell.try_join("a", JoinOptions::default()).unwrap_err().to_string();
+    assert!(again.contains("a member called a is in group cell7"), "{again}");
+    let bad = cell.try_join("no name", JoinOptions::default()).unwrap_err().to_string();
+    assert!(bad.contains("cannot be a name"), "{bad}");
+    let nowhere =
+        JoinOptions { bus: Some(cell.folder.path().join("no")), ..JoinOptions::default() };
+    let timeline = cell.time.clock.timeline();
+    let none = Group::join(&timeline, "cell7", "z", &nowhere).unwrap_err().to_string();
+    assert!(none.contains("start timevisor-bus"), "{none}");
+}
+
+#[test]
+fn a_group_with_a_key_needs_that_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |last: &str| format!("{}{last}\n", "0123456789abcdef".repeat(3) + "0123456789abcd");
+    let file = folder.path().join("key");
+    std::fs::write(&file, text("ef")).unwrap();
+    let config = folder.path().join("bus.toml");
+    std::fs::write(&config, format!("[[group]]\nname = \"cell7\"\nkey = {file:?}\n")).unwrap();
+    let bus = Bus::start(&folder.path().join("socket"), &["--config", config.to_str().unwrap()]);
+    let time = Running::new();
+    let join = |member: &str, key: Option<&str>| {
+        let key = key.map(|last| Secret::parse(text(last).as_bytes()).unwrap());
+        let options = JoinOptions { bus: Some(bus.socket.clone()), key, ..JoinOptions::default() };
+        Group::join(&time.clock.timeline(), "cell7", member, &options)
+    };
+    let _member = join("a", Some("ef")).unwrap();
+    for wrong in [Some("ee"), None] {
+        let error = join("b", wrong).unwrap_err().to_string();
+        assert!(error.contains("the key of group cell7 does not match"), "{error}");
+    }
+}

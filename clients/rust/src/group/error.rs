@@ -1,0 +1,82 @@
+//! Why something did not work, and what to do.
+
+use timevisor_coordination::leader::LeaderError;
+use timevisor_coordination::propose::ProposeError;
+use timevisor_coordination::{InvalidName, Name};
+use timevisor_protocols::bus::Refusal;
+use timevisor_protocols::channel::InvalidRequirement;
+
+use crate::error::{BindError, TimelineError};
+use crate::tried::Tried;
+
+/// A group could not be joined.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// A name that cannot be one.
+    #[error("{0:?} cannot be a name: {1}")]
+    Name(String, InvalidName),
+    /// A requirement without meaning.
+    #[error(transparent)]
+    Requirement(#[from] InvalidRequirement),
+    /// The host does not accept the requirement.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The timeline cannot be read.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+    /// No bus was found.
+    #[error(
+        "there is no bus: {}; start timevisor-bus, or say where it listens (TIMEVISOR_BUS)",
+        Tried::list(.0)
+    )]
+    NoBus(Vec<Tried>),
+    /// The bus does not answer.
+    #[error("the bus did not answer in time; is it stopped?")]
+    Silent,
+    /// The bus refuses.
+    #[error("the bus refuses ({0:?}): {1}")]
+    Refused(Refusal, String),
+    /// The kernel has no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(String),
+    /// A thread, a descriptor or a socket cannot be had.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// Something in a group did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// A name that cannot be one.
+    #[error("{0:?} cannot be a name: {1}")]
+    Name(String, InvalidName),
+    /// Too long a payload.
+    #[error("a payload of {0} bytes, more than 1 MiB; publish it in parts")]
+    TooLong(usize),
+    /// The bus is not there; the library connects again by itself.
+    #[error("the bus is not connected; the library tries to reach it again, try later")]
+    Disconnected,
+    /// The time is over.
+    #[error("it did not happen in time")]
+    TimedOut,
+    /// No such member.
+    #[error("the group has no member called {0:?}; wait for it (wait_for_names)")]
+    NoMember(String),
+    /// This member waits there already.
+    #[error("this member waits at barrier {0} already")]
+    WaitsAlready(Name),
+    /// Not everybody was released from a barrier together.
+    #[error("{fired} members were released and {quiet} were not; these wait on or have given up")]
+    Split {
+        /// How many were.
+        fired: usize,
+        /// How many were not.
+        quiet: usize,
+    },
+    /// It cannot be proposed.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+    /// Nobody can be elected.
+    #[error(transparent)]
+    Leader(#[from] LeaderError),
+}

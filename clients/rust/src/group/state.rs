@@ -1,0 +1,478 @@
+//! What the program's threads and the group's own thread share.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use timevisor_coordination::member::{Event, Member, TICKS_LAST};
+use timevisor_coordination::order::{self, TimeOrder};
+use timevisor_coordination::propose::Outcome;
+use timevisor_coordination::{
+    Envelope, MemberId, Name, Now, ProposalId, Reading as Page, Stamp, To, leader,
+};
+use timevisor_linux::event_fd::EventFd;
+use timevisor_protocols::bus::{Gone, Info, Sides, ToBus, Who};
+use timevisor_protocols::nts::shared::Secret;
+use timevisor_time::{Duration as Span, Interval, TimescaleId};
+
+use super::connection::{Connection, HANDLE};
+use super::error::GroupError;
+use super::events::{Inbox, Message, Order, Proposed, Reported, Sender};
+use super::{Accept, span};
+use crate::timeline::Timeline;
+use crate::unpoisoned;
+
+/// How often members tick where somebody wants messages in the order of time.
+const TICK: Span = Span::from_millis(20);
+
+/// How often ticks are asked for.
+const ASK_FOR_TICKS: Span = Span::from_secs(5);
+
+/// Decisions and outcomes that are remembered for who waits for them.
+const MOST_OUTCOMES: usize = 1024;
+
+/// How this member joins, and joins again.
+pub struct Join {
+    pub group: Name,
+    pub own: MemberId,
+    pub timeline: String,
+    pub requirement: Option<Sides>,
+    pub lease: Duration,
+    pub key: Option<Secret>,
+    pub sockets: Vec<PathBuf>,
+}
+
+/// Shared by all threads.
+pub struct Shared {
+    pub timeline: Timeline,
+    pub join: Join,
+    /// Wakes the group's thread.
+    pub flag: EventFd,
+    begun: Instant,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+struct Subscriber {
+    topic: Name,
+    order: Option<TimeOrder<Message>>,
+    inbox: Sender<Message>,
+}
+
+/// Everything that changes.
+pub struct State {
+    pub member: Member,
+    pub connection: Option<Connection>,
+    /// The bus has let this member join.
+    pub has_joined: bool,
+    pub members: BTreeMap<String, Info>,
+    pub accept: Accept,
+    pub released: BTreeMap<Name, Result<Duration, GroupError>>,
+    pub decided: BTreeMap<ProposalId, bool>,
+    pub outcomes: BTreeMap<ProposalId, Outcome>,
+    pub ends: bool,
+    subscribers: Vec<Subscriber>,
+    watchers: Vec<Sender<Reported>>,
+    proposals: Vec<Sender<Proposed>>,
+    /// Until when others want ticks, and when the next one is due.
+    ticks: Option<(Span, Span)>,
+    asked_for_ticks: Option<Span>,
+    origin: Option<u64>,
+}
+
+impl Shared {
+    pub fn new(timeline: Timeline, join: Join, member: Member) -> std::io::Result<Self> {
+        let state = State {
+            member,
+            connection: None,
+            has_joined: false,
+            members: BTreeMap::new(),
+            accept: Accept::Nothing,
+            released: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            ends: false,
+            subscribers: Vec::new(),
+            watchers: Vec::new(),
+            proposals: Vec::new(),
+            ticks: None,
+            asked_for_ticks: None,
+            origin: None,
+        };
+        let flag = EventFd::new()?;
+        let (begun, state, news) = (Instant::now(), Mutex::new(state), Condvar::new());
+        Ok(Self { timeline, join, flag, begun, state, news })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        unpoisoned(self.state.lock())
+    }
+
+    /// What the page says now.
+    pub fn now(&self) -> Now {
+        let reading = self.timeline.now().ok().filter(crate::Reading::is_trustworthy);
+        let reading = reading.and_then(|it| {
+            let interval = Interval::new(it.earliest(), it.latest())?;
+            // TAI and UTC are the same on every host; a timeline's own time is its clock's.
+            let origin = if it.timescale() == TimescaleId::Local { it.origin() } else { 0 };
+            Some(Page { interval, estimate: it.estimate(), origin, met: it.met() })
+        });
+        Now { elapsed: span(self.begun.elapsed()), reading }
+    }
+
+    /// Does something with the member, sends what comes of it, and wakes the group's thread.
+    pub fn act<T>(
+        &self,
+        action: impl FnOnce(&mut State, &Now) -> Result<T, GroupError>,
+    ) -> Result<T, GroupError> {
+        let mut state = self.lock();
+        let now = self.now();
+        let done = action(&mut state, &now);
+        state.settle(&self.join, &now);
+        drop(state);
+        self.wake();
+        done
+    }
+
+    /// Wakes everybody.
+    pub fn wake(&self) {
+        let _ = self.flag.set();
+        self.news.notify_all();
+    }
+
+    /// Tells waiting threads that something may have happened.
+    pub fn notify(&self) {
+        self.news.notify_all();
+    }
+
+    pub fn wait<T>(
+        &self,
+        end: Option<Instant>,
+        mut is: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, GroupError> {
+        let mut state = self.lock();
+        loop {
+            if let Some(found) = is(&mut state) {
+                return Ok(found);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            state = match left {
+                Some(Duration::ZERO) => return Err(GroupError::TimedOut),
+                Some(left) => unpoisoned(self.news.wait_timeout(state, left)).0,
+                None => unpoisoned(self.news.wait(state)),
+            };
+        }
+    }
+}
+
+impl State {
+    pub fn is_connected(&self) -> bool {
+        self.has_joined && self.connection.as_ref().is_some_and(|it| !it.is_over())
+    }
+
+    pub fn send(&mut self, frame: &ToBus) {
+        if let Some(connection) = &mut self.connection {
+            connection.send(frame);
+        }
+    }
+
+    pub fn watch(&mut self) -> Inbox<Reported> {
+        let (inbox, sender) = Inbox::new();
+        self.watchers.push(sender);
+        inbox
+    }
+
+    pub fn proposals(&mut self) -> Inbox<Proposed> {
+        let (inbox, sender) = Inbox::new();
+        self.proposals.push(sender);
+        inbox
+    }
+
+    pub fn report(&mut self, reported: &Reported) {
+        self.watchers.retain(|watcher| watcher.push(reported.clone()));
+    }
+
+    pub fn subscribe(&mut self, topic: Name, order: Order, history: u32) -> Inbox<Message> {
+        let (inbox, sender) = Inbox::new();
+        let order = match order {
+            Order::Arrival => None,
+            Order::Time { hold } => {
+                let settings = order::Settings { hold: span(hold), ..order::Settings::default() };
+                let members = self.members.values().filter_map(|info| id_of(&info.who));
+                Some(TimeOrder::new(settings, members))
+            }
+        };
+        let is_timed = order.is_some();
+        self.subscribers.push(Subscriber { topic, order, inbox: sender });
+        let topic = topic.as_str().to_owned();
+        self.send(&ToBus::Subscribe { handle: HANDLE, topic, history });
+        if is_timed {
+            self.asked_for_ticks = None;
+        }
+        inbox
+    }
+
+    /// After the connection was lost: subscribes again. What was sent meanwhile is reported as lost by
+    /// its sequence numbers.
+    pub fn subscribe_again(&mut self) {
+        let topics: std::collections::BTreeSet<_> =
+            self.subscribers.iter().map(|it| it.topic).collect();
+        for topic in topics {
+            let topic = topic.as_str().to_owned();
+            self.send(&ToBus::Subscribe { handle: HANDLE, topic, history: 0 });
+        }
+    }
+
+    pub fn participants(&self, names: Option<&[&str]>) -> Result<Vec<MemberId>, GroupError> {
+        let Some(names) = names else {
+            return Ok(self.members.values().filter_map(|info| id_of(&info.who)).collect());
+        };
+        let find = |name: &&str| {
+            let info = self.members.get(*name);
+            info.and_then(|info| id_of(&info.who))
+                .ok_or_else(|| GroupError::NoMember((*name).to_owned()))
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// Somebody is there or has changed.
+    pub fn present(&mut self, info: Info) {
+        if let Some(id) = id_of(&info.who) {
+            let orders = self.subscribers.iter_mut().filter_map(|it| it.order.as_mut());
+            orders.for_each(|order| order.joined(id));
+        }
+        let before = self.members.insert(info.who.name.clone(), info.clone());
+        if before.as_ref() != Some(&info) {
+            self.report(&Reported::Present(info));
+        }
+    }
+
+    /// Somebody has gone.
+    pub fn gone(&mut self, who: &Who, why: Gone) {
+        if self.members.get(&who.name).is_some_and(|info| info.who == *who) {
+            self.members.remove(&who.name);
+        }
+        let Some(id) = id_of(who) else { return };
+        self.member.left(id);
+        let orders = self.subscribers.iter_mut().filter_map(|it| it.order.as_mut());
+        orders.for_each(|order| order.left(id));
+        self.report(&Reported::Gone(id, why));
+    }
+
+    /// A message arrives.
+    pub fn heard(&mut self, bytes: &[u8], is_old: bool, join: &Join, now: &Now) {
+        let Ok(envelope) = Envelope::decode(bytes) else { return };
+        if is_old {
+            return self.heard_old(envelope);
+        }
+        self.member.heard(envelope, now);
+        self.settle(join, now);
+    }
+
+    /// Kept messages go to who has subscribed last: they are older than everything else.
+    fn heard_old(&mut self, envelope: Envelope) {
+        let Envelope { from, sequence, stamp, message } = envelope;
+        let timevisor_coordination::Message::Publication { topic, payload } = message else {
+            return;
+        };
+        let newest = self.subscribers.iter().rev().find(|it| it.topic == topic);
+        if let Some(subscriber) = newest {
+            let (late_ns, unheard) = (0, Vec::new());
+            let is_old = true;
+            let message = Message { from, sequence, stamp, late_ns, unheard, is_old, payload };
+            subscriber.inbox.push(message);
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timer(&mut self, join: &Join, now: &Now) {
+        self.member.on_timer(now);
+        if let Some((until, next)) = self.ticks {
+            if now.elapsed >= until {
+                self.ticks = None;
+            } else if now.elapsed >= next {
+                self.member.tick(now);
+                self.ticks = Some((until, now.elapsed + TICK));
+            }
+        }
+        self.subscribers.retain(|it| it.inbox.is_read());
+        let is_timed = self.subscribers.iter().any(|it| it.order.is_some());
+        let asks = self.asked_for_ticks.is_none_or(|asked| now.elapsed >= asked + ASK_FOR_TICKS);
+        if is_timed && asks && self.has_joined {
+            self.asked_for_ticks = Some(now.elapsed);
+            self.member.want_ticks(TICK, now);
+        }
+        self.settle(join, now);
+    }
+
+    /// When [`Self::on_timer`] has something to do, from now.
+    pub fn due(&self, now: &Now) -> Option<Span> {
+        let next = self.member.next(now);
+        let at = next.at.zip(now.reading).map(|(at, reading)| at - reading.estimate);
+        let holds = self.subscribers.iter().filter_map(|it| it.order.as_ref()?.next());
+        let is_timed = self.subscribers.iter().any(|it| it.order.is_some());
+        let asks = is_timed.then(|| self.asked_for_ticks.map(|asked| asked + ASK_FOR_TICKS));
+        let elapsed = next
+            .elapsed
+            .into_iter()
+            .chain(self.ticks.map(|(_, next)| next))
+            .chain(holds)
+            .chain(asks.flatten());
+        elapsed.map(|elapsed| elapsed - now.elapsed).chain(at).min()
+    }
+
+    /// Sends what the member wants to send, and tells what it wants to tell.
+    pub fn settle(&mut self, join: &Join, now: &Now) {
+        loop {
+            let (mail, events) = (self.member.outbox(), self.member.events());
+            if mail.is_empty() && events.is_empty() {
+                break;
+            }
+            for (to, envelope) in mail {
+                self.send(&frame_of(to, &envelope));
+            }
+            for event in events {
+                self.told(event, now);
+            }
+        }
+        self.deliver(join.own, now);
+    }
+
+    /// Gives messages in the order of time.
+    fn deliver(&mut self, own: MemberId, now: &Now) {
+        let Some(reading) = now.reading else { return };
+        let changed = self.origin.replace(reading.origin).is_some_and(|it| it != reading.origin);
+        for Subscriber { order, inbox, .. } in &mut self.subscribers {
+            let Some(order) = order else { continue };
+            let mut ready = if changed { order.restarted() } else { Vec::new() };
+            order.passed(own, reading.earliest());
+            ready.extend(order.deliver(now.elapsed));
+            for delivery in ready {
+                let (late_ns, unheard) = (delivery.late.ceil_nanos(), delivery.unheard);
+                inbox.push(Message { late_ns, unheard, ..delivery.message });
+            }
+        }
+    }
+
+    fn told(&mut self, event: Event, now: &Now) {
+        match event {
+            Event::Received { from, sequence, stamp, topic, payload } => {
+                self.received(topic, (from, sequence), stamp, &payload, now);
+            }
+            Event::Passed { from, earliest } => {
+                let orders = self.subscribers.iter_mut().filter_map(|it| it.order.as_mut());
+                orders.for_each(|order| order.passed(from, earliest));
+            }
+            Event::WantsTicks(_) => {
+                let next = self.ticks.map_or(now.elapsed, |(_, next)| next);
+                self.ticks = Some((now.elapsed + TICKS_LAST, next));
+            }
+            Event::Lost { from, topic, count } => {
+                self.report(&Reported::Lost { from: Some(from), topic, count });
+            }
+            Event::FromTheFuture { from, by } => {
+                self.report(&Reported::FromTheFuture { from, by_ns: by.ceil_nanos() });
+            }
+            Event::AnotherOrigin { from, .. } => self.report(&Reported::AnotherOrigin(from)),
+            Event::Asked(proposal) => match self.accept {
+                Accept::All => self.member.answer(proposal.id, true, now),
+                Accept::Nothing => self.member.answer(proposal.id, false, now),
+                Accept::Ask => self.propose(&Proposed::Asked(proposal)),
+            },
+            Event::Decided { id, commits } => {
+                remember(&mut self.decided, id, commits);
+                self.propose(&Proposed::Decided(id, commits));
+            }
+            Event::Fire { id, interval, late, payload } => {
+                let late_ns = late.ceil_nanos();
+                self.propose(&Proposed::Fire { id, interval, late_ns, payload });
+            }
+            Event::Outcome(outcome) => {
+                remember(&mut self.outcomes, outcome.id, outcome.clone());
+                self.propose(&Proposed::Outcome(outcome));
+            }
+            Event::Released { barrier, late, .. } => {
+                let late = Duration::from_nanos(u64::try_from(late.ceil_nanos()).unwrap_or(0));
+                self.released.insert(barrier, Ok(late));
+            }
+            Event::Split { barrier, outcome } => {
+                let (fired, quiet) = (outcome.fired.len(), outcome.quiet.len());
+                let split = GroupError::Split { fired, quiet };
+                self.released.entry(barrier).or_insert(Err(split));
+            }
+            Event::Leader(leader::Event::Leads { office, until }) => {
+                self.report(&Reported::Leads { office, until_ns: until.floor_nanos() });
+            }
+            Event::Leader(leader::Event::Ended { office }) => {
+                self.report(&Reported::LeadsNoMore(office));
+            }
+        }
+    }
+
+    fn propose(&mut self, proposed: &Proposed) {
+        self.proposals.retain(|inbox| inbox.push(proposed.clone()));
+    }
+
+    fn received(
+        &mut self,
+        topic: Name,
+        (from, sequence): (MemberId, u64),
+        stamp: Option<Stamp>,
+        payload: &[u8],
+        now: &Now,
+    ) {
+        let origin = now.reading.map(|reading| reading.origin);
+        for subscriber in self.subscribers.iter_mut().filter(|it| it.topic == topic) {
+            let message = Message {
+                from,
+                sequence,
+                stamp,
+                late_ns: 0,
+                unheard: Vec::new(),
+                is_old: false,
+                payload: payload.to_vec(),
+            };
+            match (&mut subscriber.order, stamp) {
+                (Some(order), Some(stamp)) if Some(stamp.origin) == origin => {
+                    order.arrived(from, sequence, stamp.interval, message, now.elapsed);
+                }
+                // What has no place in the order is given at once.
+                _ => drop(subscriber.inbox.push(message)),
+            }
+        }
+    }
+}
+
+fn remember<T>(all: &mut BTreeMap<ProposalId, T>, id: ProposalId, what: T) {
+    all.insert(id, what);
+    while all.len() > MOST_OUTCOMES {
+        all.pop_first();
+    }
+}
+
+fn id_of(who: &Who) -> Option<MemberId> {
+    Some(MemberId { name: who.name.parse().ok()?, incarnation: who.incarnation })
+}
+
+fn frame_of(to: To, envelope: &Envelope) -> ToBus {
+    let to = match to {
+        To::All => None,
+        To::Member(id) => Some(Who { name: id.name.to_string(), incarnation: id.incarnation }),
+    };
+    let topic = match &envelope.message {
+        timevisor_coordination::Message::Publication { topic, .. } => Some(topic.to_string()),
+        _ => None,
+    };
+    ToBus::Send { handle: HANDLE, to, topic, message: envelope.encode() }
+}
+
+/// Keeps the shared state out of a program's debug output.
+impl core::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shared").field("group", &self.join.group).finish_non_exhaustive()
+    }
+}
+
+/// For the driver.
+pub type SharedState = Arc<Shared>;
