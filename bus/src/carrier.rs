@@ -6,11 +6,13 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
+use timevisor_coordination::Name;
 use timevisor_coordination::hub::{Connection, Hub, Out, Settings, Trust};
 use timevisor_time::Duration;
 use tokio::sync::Notify;
 
 use crate::config::Keys;
+use crate::hosts::{self, ToHosts};
 use crate::outbox::Outbox;
 
 /// The most connections of one user, or of the network together.
@@ -22,6 +24,7 @@ pub struct Carrier {
     hub: Rc<RefCell<Hub>>,
     outboxes: Rc<RefCell<BTreeMap<Connection, (Trust, Outbox)>>>,
     number: Rc<Cell<Connection>>,
+    to_hosts: Rc<RefCell<Option<ToHosts>>>,
     begun: Instant,
     timer: Rc<Notify>,
 }
@@ -33,6 +36,7 @@ impl Carrier {
             hub: Rc::new(RefCell::new(Hub::new(Settings::default(), keys, incarnation))),
             outboxes: Rc::default(),
             number: Rc::default(),
+            to_hosts: Rc::default(),
             begun: Instant::now(),
             timer: Rc::default(),
         })
@@ -70,6 +74,19 @@ impl Carrier {
         Ok(())
     }
 
+    /// Messages for other hosts go there.
+    pub fn carry_to_hosts(&self, to_hosts: ToHosts) {
+        *self.to_hosts.borrow_mut() = Some(to_hosts);
+    }
+
+    /// What the bus of another host says.
+    pub fn heard(&self, group: Name, bytes: &[u8]) {
+        let mut out = Vec::new();
+        let now = self.now();
+        self.hub.borrow_mut().heard(group, bytes, now, &mut out);
+        self.act(out);
+    }
+
     /// The hub's timer, for ever.
     pub async fn run(&self) {
         loop {
@@ -104,6 +121,9 @@ impl Carrier {
                     if let Some((_, outbox)) = outboxes.get(&to) {
                         outbox.push(&content);
                     }
+                }
+                Out::Peers(group, bytes) => {
+                    hosts::carry(self.to_hosts.borrow().as_ref(), group, bytes);
                 }
                 Out::Close(connection) => {
                     if let Some((_, outbox)) = outboxes.get(&connection) {

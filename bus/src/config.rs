@@ -22,6 +22,8 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// Where programs in guests and on other hosts connect.
     pub tcp: Option<Tcp>,
+    /// Buses of other hosts.
+    pub hosts: Option<Hosts>,
     /// Groups with a key.
     #[serde(default, rename = "group")]
     pub groups: Vec<Group>,
@@ -37,6 +39,19 @@ pub struct Tcp {
     pub certificate: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
+}
+
+/// Buses of other hosts, which are reached by Zenoh. They share the groups with a key; what they say is
+/// sealed with that key.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hosts {
+    /// Addresses and ports at which buses of other hosts connect.
+    #[serde(default)]
+    pub listen: Vec<SocketAddr>,
+    /// Buses of other hosts to connect to. Each two hosts have to be connected directly or by others.
+    #[serde(default)]
+    pub connect: Vec<SocketAddr>,
 }
 
 /// A group with a key.

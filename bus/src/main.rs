@@ -12,14 +12,16 @@
 //! | `listen.rs` | sockets, certificates, who connects |
 //! | `connection.rs` | one connection: frames in and out |
 //! | `outbox.rs` | what waits to be written, and what was dropped |
+//! | `hosts.rs` | buses of other hosts, by Zenoh |
 //! | `carrier.rs` | the hub (`timevisor-coordination`) and its timer |
 //!
-//! What it does not do yet: carry messages to the buses of other hosts.
+//! What it does not do: look into messages, keep anything over a restart, or find other hosts by itself.
 #![forbid(unsafe_code)]
 
 mod carrier;
 mod config;
 mod connection;
+mod hosts;
 mod listen;
 mod outbox;
 #[cfg(test)]
@@ -48,7 +50,8 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,zenoh=warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let arguments = Arguments::parse();
     let mut config = match &arguments.config {
@@ -86,6 +89,9 @@ async fn run(
             info!("programs elsewhere connect to {address}, by TLS");
             tokio::task::spawn_local(listen::serve_tcp(listener, tls.clone(), carrier.clone()));
         }
+    }
+    if let Some(hosts) = &config.hosts {
+        hosts::start(hosts, &carrier).await?;
     }
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {

@@ -294,3 +294,54 @@ fn a_group_with_a_key_needs_that_key() {
         assert!(error.contains("the key of group cell7 does not match"), "{error}");
     }
 }
+
+#[test]
+fn a_group_with_a_key_is_one_group_on_three_hosts_in_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "0123456789abcdef".repeat(4);
+    let key = folder.path().join("key");
+    std::fs::write(&key, &text).unwrap();
+    let port = || {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap()
+    };
+    // The outer ones are connected to the one in the middle only.
+    let middle = port();
+    let hosts = [
+        format!("[hosts]\nconnect = [\"{middle}\"]\n"),
+        format!("[hosts]\nlisten = [\"{middle}\"]\n"),
+        format!("[hosts]\nconnect = [\"{middle}\"]\n"),
+    ];
+    let time = Running::new();
+    let mut buses = Vec::new();
+    let mut members = Vec::new();
+    for index in [1, 0, 2] {
+        let config = folder.path().join(format!("{index}.toml"));
+        let group = format!("[[group]]\nname = \"cell7\"\nkey = {key:?}\n");
+        std::fs::write(&config, hosts[index].clone() + &group).unwrap();
+        let socket = folder.path().join(format!("socket{index}"));
+        let bus = Bus::start(&socket, &["--config", config.to_str().unwrap()]);
+        let options = JoinOptions {
+            bus: Some(bus.socket.clone()),
+            key: Some(Secret::parse(text.as_bytes()).unwrap()),
+            ..JoinOptions::default()
+        };
+        buses.push(bus);
+        let timeline = time.clock.timeline();
+        let member = Group::join(&timeline, "cell7", &format!("m{index}"), &options).unwrap();
+        member.accept(Accept::All);
+        members.push(member);
+    }
+    members.iter().for_each(|member| member.wait_for(3, LONG).unwrap());
+    let inbox = members[2].subscribe("t", Order::Arrival, 0).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let large = vec![9; 1 << 20];
+    members[1].publish("t", &large).unwrap();
+    assert_eq!(until(&inbox, |_| true).payload, large);
+    let pending = members[1].propose(time.now_ns() + 300_000_000, b"all").unwrap();
+    assert_eq!(pending.wait(LONG).unwrap().agreed(), Some(true));
+    // A bus that dies is noticed, and its member with it.
+    let told = members[1].watch();
+    buses[2].kill();
+    until(&told, |it| matches!(it, Reported::Gone(id, _) if id.name.as_str() == "m2"));
+}

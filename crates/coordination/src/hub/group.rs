@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use timevisor_protocols::bus::between::Between;
 use timevisor_protocols::bus::{FromBus, Gone, Info, Refusal, Sides, Who};
 use timevisor_time::Duration;
 
 use super::history::History;
+use super::peers::{News, Peers};
 use super::{Connection, GroupId, Out, Settings, tell};
 use crate::Name;
-use crate::message::MemberId;
+use crate::message::{Envelope, MemberId};
 
 /// Where a member is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,9 +40,11 @@ struct Member {
     topics: BTreeSet<Name>,
 }
 
-#[derive(Debug)]
 pub struct Group {
+    name: Name,
     timeline: Name,
+    /// Buses of other hosts, for groups with a key.
+    peers: Option<Peers>,
     members: BTreeMap<Name, Member>,
     topics: BTreeMap<Name, History>,
     /// What the members are not told yet.
@@ -54,9 +58,11 @@ fn who(id: MemberId) -> Who {
 }
 
 impl Group {
-    pub fn new(timeline: Name) -> Self {
+    pub fn new(name: Name, timeline: Name, peers: Option<Peers>) -> Self {
         Self {
+            name,
             timeline,
+            peers,
             members: BTreeMap::new(),
             topics: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -90,7 +96,7 @@ impl Group {
             let text = format!("group {group} is on timeline {}, not {timeline}", self.timeline);
             return Err((Refusal::Timeline, text));
         }
-        if self.members.contains_key(&id.name) {
+        if self.info(id.name).is_some() {
             let text = format!(
                 "a member called {} is in group {group}; choose another name, or wait until its lease \
                  ends",
@@ -107,12 +113,20 @@ impl Group {
         let member = Member { place, info, id, lease, heard: now, topics: BTreeSet::new() };
         self.members.insert(id.name, member);
         self.changed.insert(id.name);
-        let members = self.members.values().map(|member| member.info.clone()).collect();
+        let elsewhere = self.peers.iter().flat_map(Peers::members);
+        let members = self.members.values().map(|member| &member.info);
+        let members = members.chain(elsewhere).cloned().collect();
         let lease_ms = u32::try_from(lease.floor_nanos() / 1_000_000).unwrap_or(u32::MAX);
         let Place { connection, handle } = place;
         tell(connection, &FromBus::Joined { handle, lease_ms, members }, out);
         self.tell_if_due(now, settings, out);
         Ok(())
+    }
+
+    /// A member here or elsewhere.
+    fn info(&self, name: Name) -> Option<&Info> {
+        let here = self.members.get(&name).map(|member| &member.info);
+        here.or_else(|| self.peers.as_ref()?.member(name))
     }
 
     pub fn remove(&mut self, name: Name, why: Gone, now: Duration) {
@@ -187,17 +201,35 @@ impl Group {
         if let Some(member) = self.members.get_mut(&from) {
             member.heard = now;
         }
+        if let Some(peers) = &mut self.peers {
+            let topic = topic.map(|topic| topic.as_str().to_owned());
+            let said = Between::Message { to: to.clone(), topic, message: message.clone() };
+            out.push(Out::Peers(self.name, peers.seal(self.name, &said)));
+        }
+        self.deliver(Some(from), to.as_ref(), topic, message, settings, out);
+    }
+
+    /// Gives a message to the members of this host that it is for, and keeps it.
+    fn deliver(
+        &mut self,
+        from: Option<Name>,
+        to: Option<&Who>,
+        topic: Option<Name>,
+        message: Vec<u8>,
+        settings: &Settings,
+        out: &mut Vec<Out>,
+    ) {
         // Who is sent to by name is one incarnation: its successor was promised nothing.
-        let is_reached = |name: &Name, member: &Member| match (&to, topic) {
+        let is_reached = |name: &Name, member: &Member| match (to, topic) {
             (Some(to), _) => *to == member.info.who,
             (None, Some(topic)) => member.topics.contains(&topic),
-            (None, None) => *name != from,
+            (None, None) => Some(*name) != from,
         };
         let mut places = BTreeMap::<Connection, Vec<u32>>::new();
         for (_, member) in self.members.iter().filter(|(name, member)| is_reached(name, member)) {
             places.entry(member.place.connection).or_default().push(member.place.handle);
         }
-        if let (Some(topic), None) = (topic, &to) {
+        if let (Some(topic), None) = (topic, to) {
             let has_room = self.topics.len() < settings.topics || self.topics.contains_key(&topic);
             if has_room {
                 self.topics.entry(topic).or_default().keep(message.clone(), settings);
@@ -210,6 +242,95 @@ impl Group {
             }
             tell(connection, &frame, out);
         }
+    }
+
+    /// What a bus of another host says. Returns members of this host whose names it has, too, and keeps.
+    pub fn heard(
+        &mut self,
+        bytes: &[u8],
+        now: Duration,
+        settings: &Settings,
+        out: &mut Vec<Out>,
+    ) -> Vec<Place> {
+        let Some(peers) = &mut self.peers else { return Vec::new() };
+        let mut displaced = Vec::new();
+        match peers.heard(self.name, self.timeline, bytes, now) {
+            None => {}
+            Some(News::Timeline(theirs)) => {
+                let text = format!(
+                    "another host has group {} on timeline {theirs}; its members are not seen here",
+                    self.name
+                );
+                for member in self.members.values() {
+                    let Place { connection, handle } = member.place;
+                    super::refuse(connection, handle, Refusal::Timeline, &text, out);
+                }
+            }
+            Some(News::Message { to, topic, message, bus }) => {
+                let sender = Envelope::sender(&message).map(who);
+                let topic = topic.map(|topic| topic.parse());
+                if let (Ok(sender), Ok(topic)) = (sender, topic.transpose())
+                    && peers.is_of(bus, &sender)
+                {
+                    self.deliver(None, to.as_ref(), topic, message, settings, out);
+                }
+            }
+            Some(News::Members { before, now: members, bus }) => {
+                displaced = self.changed_elsewhere(bus, &before, &members, now);
+            }
+        }
+        self.tell_if_due(now, settings, out);
+        displaced
+    }
+
+    fn changed_elsewhere(
+        &mut self,
+        bus: u64,
+        before: &BTreeMap<Name, Info>,
+        members: &BTreeMap<Name, Info>,
+        now: Duration,
+    ) -> Vec<Place> {
+        let mut displaced = Vec::new();
+        for (name, info) in members {
+            // Of two members of one name the lower incarnation stays, on all hosts.
+            if let Some(member) = self.members.get(name) {
+                if member.id.incarnation <= info.who.incarnation {
+                    self.forget(bus, *name);
+                    continue;
+                }
+                displaced.push(member.place);
+                self.remove(*name, Gone::Twice, now);
+            } else if self.peers.as_ref().is_some_and(|peers| peers.is_elsewhere(bus, *name)) {
+                self.forget(bus, *name);
+                continue;
+            }
+            // How good a clock is changes all the time.
+            let is_news =
+                before.get(name).is_none_or(|it| it.who != info.who || it.met != info.met);
+            if is_news {
+                self.changed.insert(*name);
+            }
+        }
+        for (name, info) in before {
+            if members.get(name).is_none_or(|it| it.who != info.who) {
+                self.gone.push((info.who.clone(), Gone::Left));
+            }
+        }
+        displaced
+    }
+
+    fn forget(&mut self, bus: u64, name: Name) {
+        if let Some(peers) = &mut self.peers {
+            peers.forget(bus, name);
+        }
+    }
+
+    /// Says to other hosts who is here.
+    pub fn say_who_is_here(&mut self, now: Duration, out: &mut Vec<Out>) {
+        let Some(peers) = &mut self.peers else { return };
+        let members = self.members.values().map(|member| member.info.clone()).collect();
+        let roster = peers.roster(self.name, self.timeline, members, now);
+        out.push(Out::Peers(self.name, roster));
     }
 
     /// Leases end. Returns whose.
@@ -225,7 +346,12 @@ impl Group {
         for (name, _) in &silent {
             self.remove(*name, Gone::Silent, now);
         }
+        let unheard = self.peers.as_mut().map(|peers| peers.sweep(now)).unwrap_or_default();
+        self.gone.extend(unheard.into_iter().map(|info| (info.who, Gone::Unheard)));
         self.tell_if_due(now, settings, out);
+        if self.peers.as_ref().is_some_and(|peers| peers.is_due(now)) {
+            self.say_who_is_here(now, out);
+        }
         silent.into_iter().map(|(_, place)| place).collect()
     }
 
@@ -239,11 +365,12 @@ impl Group {
         }
         self.told_at = Some(now);
         let changed = std::mem::take(&mut self.changed);
-        let present: Vec<Info> = changed
-            .iter()
-            .filter_map(|name| self.members.get(name))
-            .map(|member| member.info.clone())
-            .collect();
+        let present: Vec<Info> =
+            changed.iter().filter_map(|name| self.info(*name)).cloned().collect();
+        // Changes here are told to other hosts, too.
+        if changed.iter().any(|name| self.members.contains_key(name)) || !self.gone.is_empty() {
+            self.say_who_is_here(now, out);
+        }
         let gone = std::mem::take(&mut self.gone);
         let mut places = BTreeMap::<Connection, Vec<u32>>::new();
         for member in self.members.values() {
@@ -259,6 +386,7 @@ impl Group {
         let leases = self.members.values().map(|member| member.heard + member.lease).min();
         let waits = !self.changed.is_empty() || !self.gone.is_empty();
         let told = self.told_at.filter(|_| waits).map(|told| told + gather);
-        leases.into_iter().chain(told).min()
+        let peers = self.peers.as_ref().map(Peers::next);
+        leases.into_iter().chain(told).chain(peers).min()
     }
 }

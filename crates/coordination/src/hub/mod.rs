@@ -13,11 +13,16 @@
 //! | this one | connections and what they ask for |
 //! | `group.rs` | one group: members, leases, changes, topics |
 //! | `history.rs` | the messages of a topic that were kept |
+//! | `peers.rs` | the buses of other hosts |
 //!
-//! What it does not do: open sockets, or carry anything to other hosts yet.
+//! A group with a key is one group on all hosts whose buses know the key and can reach each other. Who
+//! joins on a host where nobody was before gets no messages from before.
+//!
+//! What it does not do: open sockets.
 
 mod group;
 mod history;
+mod peers;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +35,7 @@ use timevisor_time::Duration;
 use crate::Name;
 use crate::message::{Envelope, MemberId};
 use group::{Group, Joining, Place};
+use peers::Peers;
 
 /// Separates proofs for groups from other uses of a key.
 pub const PURPOSE: &[u8] = b"timevisor bus: join a group";
@@ -102,6 +108,8 @@ pub enum Out {
     Frame(Connection, Vec<u8>),
     /// End the connection after what was written.
     Close(Connection),
+    /// Carry this to the buses of other hosts that have this group, if they can be reached.
+    Peers(Name, Vec<u8>),
 }
 
 /// A member that has to prove that it knows the key.
@@ -189,16 +197,32 @@ impl Hub {
         self.asked(connection, frame, random, now, out);
     }
 
+    /// What the bus of another host says about a group.
+    pub fn heard(&mut self, group: Name, bytes: &[u8], now: Duration, out: &mut Vec<Out>) {
+        let Some(found) = self.groups.get_mut(&GroupId { user: None, name: group }) else { return };
+        for place in found.heard(bytes, now, &self.settings, out) {
+            let text = "another host has a member of this name; choose another one";
+            self.displace(place, text, out);
+        }
+    }
+
+    /// A member is there no more, and its program did not ask for it.
+    fn displace(&mut self, place: Place, text: &str, out: &mut Vec<Out>) {
+        refuse(place.connection, place.handle, Refusal::Removed, text, out);
+        if let Some(client) = self.clients.get_mut(&place.connection) {
+            client.members.remove(&place.handle);
+        }
+    }
+
     /// Leases end, changes are told.
     pub fn on_timer(&mut self, now: Duration, out: &mut Vec<Out>) {
+        let mut silent = Vec::new();
         for group in self.groups.values_mut() {
-            for place in group.on_timer(now, &self.settings, out) {
-                let text = "the member was silent for longer than its lease; join again";
-                refuse(place.connection, place.handle, Refusal::Removed, text, out);
-                if let Some(client) = self.clients.get_mut(&place.connection) {
-                    client.members.remove(&place.handle);
-                }
-            }
+            silent.extend(group.on_timer(now, &self.settings, out));
+        }
+        for place in silent {
+            let text = "the member was silent for longer than its lease; join again";
+            self.displace(place, text, out);
         }
         self.groups.retain(|_, group| !group.is_empty());
     }
@@ -332,7 +356,11 @@ impl Hub {
         }
         let member = joining.id.name;
         let timeline = joining.timeline;
-        let group = self.groups.entry(name).or_insert_with(|| Group::new(timeline));
+        let own = self.incarnation;
+        let peers = self.keys.get(&name.name).filter(|_| name.user.is_none());
+        let peers = peers.map(|secret| Peers::new(secret, own, now));
+        let group = self.groups.entry(name);
+        let group = group.or_insert_with(|| Group::new(name.name, timeline, peers));
         match group.join(joining, now, &self.settings, out) {
             Ok(()) => {
                 if let Some(client) = self.clients.get_mut(&connection) {
@@ -407,6 +435,7 @@ impl Hub {
         found.remove(name, why, now);
         found.tell_if_due(now, &self.settings, out);
         if found.is_empty() {
+            found.say_who_is_here(now, out);
             self.groups.remove(&group);
         }
     }

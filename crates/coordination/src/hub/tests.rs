@@ -325,3 +325,145 @@ fn members_agree_over_a_hub() {
     }
     assert_eq!(fired, 3);
 }
+
+fn is_about_a_handle(out: &Out) -> bool {
+    let Out::Frame(_, bytes) = out else { return false };
+    matches!(FromBus::decode(bytes), Ok(FromBus::Refused { refusal: Refusal::Handle, .. }))
+}
+
+/// Two hubs, and what each says to the other.
+struct Hosts {
+    rigs: [Rig; 2],
+    recorded: Vec<Vec<u8>>,
+    cut: bool,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let mut rigs = [Rig::new(Settings::default()), Rig::new(Settings::default())];
+        rigs[1].hub.incarnation = 100;
+        rigs.iter_mut().for_each(|rig| rig.connect(1));
+        Self { rigs, recorded: Vec::new(), cut: false }
+    }
+
+    fn join(&mut self, host: usize, handle: u32, member: &str) {
+        let rig = &mut self.rigs[host];
+        rig.join(1, handle, "sealed", member);
+        let Some(FromBus::Challenge { nonce, .. }) = rig.frames(1).pop() else { panic!() };
+        let mut bytes = [7; 32];
+        bytes[0] = 1;
+        let key = Secret::new(Zeroizing::new(bytes));
+        let proof = key.proof(PURPOSE, &about(name("sealed"), name(member)), &nonce);
+        rig.send(1, &ToBus::Prove { handle, proof });
+    }
+
+    fn run_to(&mut self, until: i64) {
+        while self.rigs[0].now < ms(until) {
+            for rig in &mut self.rigs {
+                rig.now = rig.now + ms(1);
+                rig.hub.on_timer(rig.now, &mut rig.out);
+                // Programs are alive.
+                if (rig.now + ms(1)).floor_nanos() / 1_000_000 % 100 == 0 {
+                    for handle in 1..4 {
+                        rig.send(1, &ToBus::Alive { handle, achieved: None, met: true });
+                    }
+                    // Not every host has each of them.
+                    rig.out.retain(|out| !is_about_a_handle(out));
+                }
+            }
+            for from in 0..2 {
+                let mut said = Vec::new();
+                self.rigs[from].out.retain(|out| match out {
+                    Out::Peers(_, bytes) => {
+                        said.push(bytes.clone());
+                        false
+                    }
+                    _ => true,
+                });
+                self.recorded.extend(said.clone());
+                if !self.cut {
+                    let to = &mut self.rigs[1 - from];
+                    for bytes in said {
+                        to.hub.heard(name("sealed"), &bytes, to.now, &mut to.out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the members of a host were told, and who is there by that.
+    fn present(&mut self, host: usize) -> Vec<String> {
+        let mut present = std::collections::BTreeSet::new();
+        for frame in self.rigs[host].frames(1) {
+            match frame {
+                FromBus::Joined { members, .. } => {
+                    present.extend(members.into_iter().map(|it| it.who.name));
+                }
+                FromBus::Members { present: some, gone, .. } => {
+                    present.retain(|name| !gone.iter().any(|(who, _)| who.name == *name));
+                    present.extend(some.into_iter().map(|it| it.who.name));
+                }
+                _ => {}
+            }
+        }
+        present.into_iter().collect()
+    }
+}
+
+#[test]
+fn a_group_with_a_key_is_one_group_on_two_hosts_until_they_are_cut_off() {
+    let mut hosts = Hosts::new();
+    hosts.join(0, 1, "a");
+    hosts.join(1, 2, "b");
+    hosts.run_to(100);
+    assert_eq!(hosts.present(0), ["a", "b"]);
+    assert_eq!(hosts.present(1), ["a", "b"]);
+    let send = ToBus::Send { handle: 1, to: None, topic: None, message: message("a", 1, "hello") };
+    hosts.rigs[0].send(1, &send);
+    hosts.run_to(110);
+    assert_eq!(texts(&hosts.rigs[1].frames(1)), ["hello"]);
+    hosts.cut = true;
+    hosts.run_to(3_000);
+    let frames = hosts.rigs[0].frames(1);
+    let unheard = frames.iter().any(|frame| {
+        matches!(frame, FromBus::Members { gone, .. } if gone.iter().any(|it| it.1 == Gone::Unheard))
+    });
+    assert!(unheard, "{frames:?}");
+    hosts.rigs[1].frames(1);
+    hosts.cut = false;
+    hosts.run_to(4_000);
+    assert_eq!((hosts.present(0), hosts.present(1)), (vec!["b".into()], vec!["a".into()]));
+}
+
+#[test]
+fn of_two_members_of_one_name_one_stays_on_both_hosts() {
+    let mut hosts = Hosts::new();
+    hosts.join(0, 2, "same");
+    hosts.join(1, 1, "same");
+    hosts.run_to(100);
+    let lost = hosts.rigs[0].frames(1);
+    assert_eq!(refusal(&lost), Some(Refusal::Removed));
+    assert_eq!(refusal(&hosts.rigs[1].frames(1)), None);
+}
+
+#[test]
+fn what_was_recorded_before_is_not_believed() {
+    let mut hosts = Hosts::new();
+    hosts.join(0, 1, "a");
+    hosts.join(1, 2, "b");
+    hosts.run_to(1_000);
+    let recorded = std::mem::take(&mut hosts.recorded);
+    // Another start of one bus, and what was said before comes again.
+    let mut rig = Rig::new(Settings::default());
+    rig.hub.incarnation = 101;
+    rig.connect(1);
+    hosts.rigs[1] = rig;
+    hosts.join(1, 3, "c");
+    let to = &mut hosts.rigs[1];
+    to.frames(1);
+    for bytes in recorded {
+        to.hub.heard(name("sealed"), &bytes, to.now, &mut to.out);
+    }
+    let told = to.frames(1);
+    assert!(!told.iter().any(|it| matches!(it, FromBus::Members { .. } | FromBus::Deliver { .. })));
+}

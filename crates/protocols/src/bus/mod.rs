@@ -10,9 +10,11 @@
 //! | [`frame`](mod@frame) | finding frames in a byte stream |
 //! | [`to_bus`] | what a program sends |
 //! | [`from_bus`] | what the bus sends |
+//! | [`between`] | what buses of several hosts say to each other |
 //!
 //! What it does not do: open connections, check names (the hub does), or decide anything.
 
+pub mod between;
 pub mod frame;
 pub mod from_bus;
 #[cfg(test)]
@@ -90,7 +92,8 @@ impl Sides {
 }
 
 impl Who {
-    fn write(&self, out: &mut Writer) {
+    /// Appends it.
+    pub(crate) fn write(&self, out: &mut Writer) {
         out.short_text(&self.name);
         out.u64(self.incarnation);
     }

@@ -153,3 +153,39 @@ fn a_join_has_these_bytes() {
     expected.extend([0xa0, 0x86, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xe8, 3, 0, 0]);
     assert_eq!(join.encode(), expected);
 }
+
+#[test]
+fn what_a_bus_says_is_opened_with_its_groups_key_only() {
+    use crate::nts::shared::Secret;
+    use between::{Between, BetweenError, PURPOSE};
+    use zeroize::Zeroizing;
+    let key = |byte: u8| Secret::new(Zeroizing::new([byte; 32])).message_key(PURPOSE);
+    let info = Info {
+        who: Who { name: "a".into(), incarnation: 3 },
+        requirement: None,
+        achieved: Some(Sides { below_ns: 1, above_ns: 2 }),
+        met: true,
+    };
+    for said in [
+        Between::Roster {
+            timeline: "tai".into(),
+            lease_ms: 3_000,
+            knows: vec![1, 2],
+            members: vec![info.clone()],
+        },
+        Between::Message { to: Some(info.who.clone()), topic: None, message: vec![1, 2, 3] },
+        Between::Message { to: None, topic: Some("t".into()), message: Vec::new() },
+    ] {
+        let bytes = said.seal(&key(1), "cell7", 7, 9);
+        let opened = Between::open(&bytes, &key(1), "cell7").unwrap();
+        assert_eq!((opened.bus, opened.count, opened.said), (7, 9, said));
+        assert_eq!(Between::open(&bytes, &key(2), "cell7"), Err(BetweenError::Key));
+        assert_eq!(Between::open(&bytes, &key(1), "cell8"), Err(BetweenError::Key));
+        for index in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[index] ^= 1;
+            assert!(Between::open(&changed, &key(1), "cell7").is_err(), "byte {index}");
+            assert!(Between::open(&bytes[..index], &key(1), "cell7").is_err());
+        }
+    }
+}

@@ -31,6 +31,9 @@ const PURPOSE: &[u8] = b"timevisor cluster key 1";
 /// Separates keys for proofs from those for cookies.
 const PROOF: &[u8] = b"timevisor proof of a key";
 
+/// Separates keys for messages from both.
+const MESSAGES: &[u8] = b"timevisor key for messages";
+
 /// Why a text is no secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SecretError {
@@ -92,12 +95,24 @@ impl Secret {
     /// is about. `purpose` separates uses of one secret.
     #[must_use]
     pub fn proof(&self, purpose: &[u8], about: &[u8], challenge: &[u8; 16]) -> [u8; TAG_LEN] {
-        // The tag depends on the first half of a key only, so it is made with a key that depends on all.
-        let mut key = Zeroizing::new([0; KEY_LEN]);
-        let derived = Cipher::new(&self.0).seal_in_place(purpose, PROOF, &mut key[..]);
+        let key = self.derived(PROOF, purpose);
         let tag = Cipher::new(&key).seal_in_place(challenge, about, &mut []);
         // The cipher refuses only more than 126 associated strings; there are two.
-        derived.and(tag).unwrap_or_default()
+        tag.unwrap_or_default()
+    }
+
+    /// A key for messages of one purpose. It says nothing of the secret, nor of keys for other purposes.
+    #[must_use]
+    pub fn message_key(&self, purpose: &[u8]) -> Key {
+        Key::new(self.derived(MESSAGES, purpose))
+    }
+
+    /// What AES-SIV makes of zeros; a tag would depend on the first half of the secret only.
+    fn derived(&self, kind: &[u8], purpose: &[u8]) -> Zeroizing<[u8; KEY_LEN]> {
+        let mut key = Zeroizing::new([0; KEY_LEN]);
+        let sealed = Cipher::new(&self.0).seal_in_place(purpose, kind, &mut key[..]);
+        // If the cipher ever refused, the key would be the secret nevertheless.
+        if sealed.is_none() { self.0.clone() } else { key }
     }
 
     /// The key of this timeline's cookies.
@@ -244,4 +259,25 @@ mod tests {
 
     const GOLDEN_ID: u16 = 4839;
     const GOLDEN_KEY: [u8; 4] = [242, 169, 44, 16];
+
+    #[test]
+    fn proofs_and_message_keys_depend_on_every_bit_of_the_secret_and_on_their_purpose() {
+        let challenge = [3; 16];
+        let both = |secret: &Secret, purpose: &[u8]| {
+            let sealed = secret.message_key(purpose).seal(b"n", b"a", b"text").unwrap();
+            (secret.proof(purpose, b"me", &challenge), sealed)
+        };
+        let bytes: [u8; KEY_LEN] = std::array::from_fn(|index| u8::try_from(index).unwrap());
+        let secret = Secret::new(Zeroizing::new(bytes));
+        let own = both(&secret, b"p");
+        assert_eq!(own, both(&secret, b"p"));
+        let other = both(&secret, b"q");
+        assert!(own.0 != other.0 && own.1 != other.1);
+        for bit in 0..KEY_LEN * 8 {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let other = both(&Secret::new(Zeroizing::new(bytes)), b"p");
+            assert!(own.0 != other.0 && own.1 != other.1, "bit {bit}");
+        }
+    }
 }
