@@ -8,6 +8,7 @@
 //! | `sources/` | `timevisor sources, reload`: the references, and changes while the daemon runs |
 //! | `tracking.rs` | `timevisor tracking` |
 //! | `cluster/` | `timevisor cluster`: one clock for a cluster of hosts |
+//! | `group.rs` | `timevisor group`: members that act together at a time |
 //! | `clients.rs` | `timevisor clients`: of the NTP server |
 //! | `bind.rs` | `timevisor timelines, bind, watch` |
 //! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
@@ -31,6 +32,7 @@ mod connection;
 mod convert;
 mod cpu_time;
 mod elapsed;
+mod group;
 mod introspect;
 mod now;
 mod oscillator;
@@ -101,6 +103,9 @@ enum Command {
     /// One clock for a cluster of hosts
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Members of a group on this host or several: messages with their time, acting together
+    #[command(subcommand)]
+    Group(group::Command),
     /// Plan, make and audit reservations of processor time
     #[command(subcommand)]
     Reserve(reserve::Command),
@@ -135,6 +140,7 @@ fn main() -> ExitCode {
         Command::Record(options) => record::run(directory, options),
         Command::Convert(options) => convert::run(options),
         Command::Replay(options) => replay::run(options),
+        Command::Group(command) => group::run(directory, command),
         Command::Introspect(command) => introspect::run(directory, command),
         Command::Vm(command) => vm::run(directory, command),
     };

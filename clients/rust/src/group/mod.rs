@@ -36,17 +36,14 @@ mod driver;
 mod error;
 mod events;
 mod state;
-#[cfg(test)]
-mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use timevisor_coordination::member::Member;
-use timevisor_coordination::{MemberId, Name, ProposalId, leader, propose};
-use timevisor_protocols::bus::{Info, Sides, ToBus};
-use timevisor_protocols::nts::shared::Secret;
+use timevisor_coordination::{MemberId, Name, leader, propose};
+use timevisor_protocols::bus::ToBus;
 use timevisor_time::Duration as Span;
 
 use crate::binding::Binding;
@@ -57,7 +54,9 @@ pub use error::{GroupError, JoinError};
 pub use events::{Inbox, Message, Order, Proposed, Reported};
 use state::{Shared, State};
 pub use timevisor_coordination::propose::Outcome;
-pub use timevisor_coordination::{MemberId as Id, Why};
+pub use timevisor_coordination::{MemberId as Id, Proposal, ProposalId, Stamp, Why};
+pub use timevisor_protocols::bus::{Gone, Info, Sides};
+pub use timevisor_protocols::nts::shared::Secret;
 
 /// How a member joins.
 #[derive(Clone, Debug)]
