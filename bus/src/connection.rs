@@ -46,7 +46,7 @@ async fn read<R: AsyncRead + Unpin>(
             return Ok(());
         }
         frames.push(&buffer[..count]);
-        while let Some(content) = frames.next()? {
+        while let Some(content) = frames.take()? {
             carrier.frame(number, content)?;
         }
         // Others have their turn after each read.

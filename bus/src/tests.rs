@@ -60,7 +60,7 @@ impl Program {
 
     fn next(&mut self) -> Option<FromBus> {
         loop {
-            if let Some(content) = self.frames.next().unwrap() {
+            if let Some(content) = self.frames.take().unwrap() {
                 return Some(FromBus::decode(content).unwrap());
             }
             let mut buffer = [0; 4096];

@@ -36,7 +36,7 @@ fn frames(stream: &[u8], first: u8, second: u8) {
         for part in parts {
             frames.push(part);
             loop {
-                match frames.next() {
+                match frames.take() {
                     Ok(Some(content)) => found.push(content.to_vec()),
                     Ok(None) => break,
                     Err(_) => return (found, true),

@@ -112,7 +112,7 @@ impl Connection {
 
     fn take(&mut self, found: &mut Vec<FromBus>) {
         loop {
-            match self.frames.next() {
+            match self.frames.take() {
                 Ok(Some(content)) => match FromBus::decode(content) {
                     Ok(content) => found.push(content),
                     // A bus of another version, or something else.

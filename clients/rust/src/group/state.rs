@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use timevisor_coordination::member::{Event, Member, TICKS_LAST};
@@ -473,6 +473,3 @@ impl core::fmt::Debug for Shared {
         f.debug_struct("Shared").field("group", &self.join.group).finish_non_exhaustive()
     }
 }
-
-/// For the driver.
-pub type SharedState = Arc<Shared>;

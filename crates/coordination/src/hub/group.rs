@@ -20,7 +20,7 @@ pub struct Place {
 }
 
 /// Who wants to join.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Joining {
     pub place: Place,
     pub group: GroupId,
@@ -85,12 +85,12 @@ impl Group {
 
     pub fn join(
         &mut self,
-        joining: Joining,
+        joining: &Joining,
         now: Duration,
         settings: &Settings,
         out: &mut Vec<Out>,
     ) -> Result<(), (Refusal, String)> {
-        let Joining { place, group, id, timeline, requirement, lease } = joining;
+        let &Joining { place, group, id, timeline, requirement, lease } = joining;
         let group = group.name;
         if timeline != self.timeline {
             let text = format!("group {group} is on timeline {}, not {timeline}", self.timeline);
@@ -191,7 +191,7 @@ impl Group {
     pub fn send(
         &mut self,
         from: Name,
-        to: Option<Who>,
+        to: Option<&Who>,
         topic: Option<Name>,
         message: Vec<u8>,
         now: Duration,
@@ -203,10 +203,10 @@ impl Group {
         }
         if let Some(peers) = &mut self.peers {
             let topic = topic.map(|topic| topic.as_str().to_owned());
-            let said = Between::Message { to: to.clone(), topic, message: message.clone() };
+            let said = Between::Message { to: to.cloned(), topic, message: message.clone() };
             out.push(Out::Peers(self.name, peers.seal(self.name, &said)));
         }
-        self.deliver(Some(from), to.as_ref(), topic, message, settings, out);
+        self.deliver(Some(from), to, topic, message, settings, out);
     }
 
     /// Gives a message to the members of this host that it is for, and keeps it.

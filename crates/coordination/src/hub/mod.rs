@@ -361,7 +361,7 @@ impl Hub {
         let peers = peers.map(|secret| Peers::new(secret, own, now));
         let group = self.groups.entry(name);
         let group = group.or_insert_with(|| Group::new(name.name, timeline, peers));
-        match group.join(joining, now, &self.settings, out) {
+        match group.join(&joining, now, &self.settings, out) {
             Ok(()) => {
                 if let Some(client) = self.clients.get_mut(&connection) {
                     client.members.insert(handle, (name, member));
@@ -394,7 +394,7 @@ impl Hub {
             let text = "a message has to name the member that sends it";
             return refuse(connection, handle, Refusal::Message, text, out);
         }
-        group.send(name, to, topic, message, now, &self.settings, out);
+        group.send(name, to.as_ref(), topic, message, now, &self.settings, out);
     }
 
     /// The group and the name of a member of this connection.

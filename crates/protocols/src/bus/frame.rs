@@ -43,7 +43,7 @@ impl Frames {
     ///
     /// # Errors
     /// When the stream cannot be one of frames.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, FrameError> {
+    pub fn take(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let rest = &self.bytes[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
         let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);

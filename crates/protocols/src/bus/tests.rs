@@ -120,7 +120,7 @@ proptest! {
         let (mut frames, mut found) = (Frames::default(), Vec::new());
         for part in stream.chunks(size) {
             frames.push(part);
-            while let Some(content) = frames.next().unwrap() {
+            while let Some(content) = frames.take().unwrap() {
                 found.push(content.to_vec());
             }
         }
@@ -132,7 +132,7 @@ proptest! {
 fn a_stream_of_something_else_is_refused() {
     let mut frames = Frames::default();
     frames.push(b"GET / HTTP/1.1\r\n");
-    assert!(matches!(frames.next(), Err(FrameError::TooLong(_))));
+    assert!(matches!(frames.take(), Err(FrameError::TooLong(_))));
 }
 
 /// The format, byte by byte: a change of it needs another version.

@@ -265,7 +265,7 @@ impl World {
                 self.judge.fires(id, own, interval, late, truth);
             }
             Event::Outcome(outcome) | Event::Split { outcome, .. } => {
-                self.judge.outcome(own, outcome)
+                self.judge.outcome(own, outcome);
             }
             Event::Leader(leader::Event::Leads { .. }) => self.judge.judged.leases += 1,
             Event::FromTheFuture { from, by } => {
