@@ -26,9 +26,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(`{3,})(.*)$")
 # What run= may name: blocks that the lab test docs-commands runs, and those of cluster-how-to.
-RUNNERS = {"start", "cluster"}
+RUNNERS = {"start", "cluster", "group"}
 SHELL = {"sh", "bash", "shell", "console"}
-PROGRAMS = ("timevisor-guest", "timevisord", "timevisor")
+PROGRAMS = ("timevisor-guest", "timevisor-bus", "timevisord", "timevisor")
 WORDS = [
     "anew", "whoever", "whatever it", "other than", "all the same", "of its own accord", "so long as", "so long may",
     "for so long", "is told of", "begun again anew",
@@ -39,7 +39,7 @@ FOLDERS = ("crates/", "clients/", "daemon/", "agent/", "cli/", "lab/", "experime
 # Sections of timevisord.toml that a page may name by `section.key`.
 SECTIONS = ("clock", "guests", "server", "introspection")
 # Task files of `reserve plan`, Cargo.toml and the like have sections, too.
-OTHER_TOML = {"task", "overhead", "dependencies", "known_failure", "limits", "estimate", "host", "oscillator",
+OTHER_TOML = {"tcp", "hosts", "group", "task", "overhead", "dependencies", "known_failure", "limits", "estimate", "host", "oscillator",
               "limits.window"}
 
 

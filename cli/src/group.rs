@@ -132,8 +132,7 @@ impl Membership {
     fn name(&self) -> String {
         self.member.clone().unwrap_or_else(|| {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            let host: String =
-                host.chars().filter(|it| it.is_ascii_alphanumeric()).take(20).collect();
+            let host: String = host.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
             format!("{host}.{}", std::process::id())
         })
     }

@@ -29,9 +29,10 @@ const STATIC: &[&str] = &[
     "--example=kv",
     "--example=controller",
 ];
-/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, and the
+/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, the bus, and the
 /// experiments, which share the lab's own build.
-const DYNAMIC: &[&str] = &["--bin=timevisor", "--bin=timevisord", "--bin=timevisor-experiments"];
+const DYNAMIC: &[&str] =
+    &["--bin=timevisor", "--bin=timevisord", "--bin=timevisor-bus", "--bin=timevisor-experiments"];
 
 /// The root of the workspace from which the lab was built.
 ///

@@ -82,7 +82,7 @@ fn too_many_messages_are_delivered_early_not_lost() {
     let mut order = TimeOrder::new(settings, [member(0), member(1)]);
     let now = Duration::ZERO;
     for (ms, message) in [(1, "a"), (2, "b"), (5, "c")] {
-        order.arrived(member(0), ms, around(ms as i64), message, now);
+        order.arrived(member(0), ms, around(i64::try_from(ms).unwrap()), message, now);
     }
     let early = order.deliver(now);
     assert_eq!(early.len(), 1);
@@ -94,16 +94,16 @@ proptest! {
     /// Members stamp as time goes, and their messages come with any delay, each member's in order.
     #[test]
     fn nothing_is_delivered_after_what_it_surely_precedes(
-        sent in proptest::collection::vec((0_u64..3, 0_i64..20, 0_i64..4, 0_i64..40), 1..60),
+        sent in proptest::collection::vec((0_usize..3, 0_i64..20, 0_i64..4, 0_i64..40), 1..60),
     ) {
         let mut clock = 0;
         let mut arrivals = Vec::new();
         let mut last = [0; 3];
         for (sequence, (from, after, half, delay)) in sent.into_iter().enumerate() {
             clock += after;
-            let arrives = (clock + delay).max(last[from as usize]);
-            last[from as usize] = arrives;
-            arrivals.push((arrives, from, sequence as u64, clock, half));
+            let arrives = (clock + delay).max(last[from]);
+            last[from] = arrives;
+            arrivals.push((arrives, from, sequence, clock, half));
         }
         arrivals.sort_unstable();
         let mut order = TimeOrder::new(Settings { hold: Duration::from_secs(9), most: 100 }, (0..3).map(member));
@@ -112,10 +112,11 @@ proptest! {
         for (_, from, sequence, clock, half) in arrivals {
             // A member's earliest never goes back: Member::stamp sees to it.
             let interval = Interval::around(at(clock), Duration::from_millis(half));
-            let first = interval.earliest().max(earliest[from as usize]);
-            earliest[from as usize] = first;
+            let first = interval.earliest().max(earliest[from]);
+            earliest[from] = first;
             let interval = Interval::new(first, interval.latest().max(first)).unwrap();
-            order.arrived(member(from), sequence, interval, sequence, Duration::ZERO);
+            let number = u64::try_from(sequence).unwrap();
+            order.arrived(member(from as u64), number, interval, sequence, Duration::ZERO);
             out.extend(order.deliver(Duration::ZERO));
         }
         (0..3).for_each(|from| order.passed(member(from), at(100_000)));

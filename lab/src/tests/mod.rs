@@ -5,6 +5,7 @@ pub(crate) mod containers;
 pub(crate) mod elapsed;
 pub(crate) mod experiments;
 pub(crate) mod faults;
+pub(crate) mod groups;
 pub(crate) mod guests;
 pub(crate) mod hosts;
 pub(crate) mod introspection;
@@ -25,6 +26,7 @@ pub const FAMILIES: &[Family] = &[
     elapsed::FAMILY,
     experiments::FAMILY,
     faults::FAMILY,
+    groups::FAMILY,
     guests::FAMILY,
     hosts::FAMILY,
     introspection::FAMILY,

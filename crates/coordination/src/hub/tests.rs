@@ -34,7 +34,7 @@ impl Rig {
     }
 
     fn send(&mut self, connection: Connection, frame: &ToBus) {
-        let random = [connection as u8; 16];
+        let random = [u8::try_from(connection).unwrap(); 16];
         self.hub.frame(connection, &frame.encode(), random, self.now, &mut self.out);
     }
 
@@ -56,7 +56,7 @@ impl Rig {
 
     fn run_to(&mut self, until: i64) {
         while self.now < ms(until) {
-            self.now = self.now + ms(1);
+            self.now += ms(1);
             self.hub.on_timer(self.now, &mut self.out);
         }
     }
@@ -175,7 +175,7 @@ fn messages_reach_all_or_subscribers_or_one_and_the_history_is_complete_or_says_
     let mut rig = Rig::new(Settings { history: 3, ..Settings::default() });
     (1..=3).for_each(|connection| rig.connect(connection));
     for (connection, member) in [(1, "a"), (2, "b"), (3, "c")] {
-        rig.join(connection, connection as u32, "cell7", member);
+        rig.join(connection, u32::try_from(connection).unwrap(), "cell7", member);
     }
     rig.send(2, &ToBus::Subscribe { handle: 2, topic: "t".into(), history: 0 });
     (1..=3).for_each(|connection| drop(rig.frames(connection)));
@@ -310,7 +310,8 @@ fn members_agree_over_a_hub() {
                         Some(Who { name: id.name.to_string(), incarnation: id.incarnation })
                     }
                 };
-                let (handle, message) = (index as u32, envelope.encode());
+                let handle = u32::try_from(index).unwrap();
+                let message = envelope.encode();
                 rig.send(1, &ToBus::Send { handle, to, topic: None, message });
             }
             for frame in rig.frames(1) {
@@ -360,7 +361,7 @@ impl Hosts {
     fn run_to(&mut self, until: i64) {
         while self.rigs[0].now < ms(until) {
             for rig in &mut self.rigs {
-                rig.now = rig.now + ms(1);
+                rig.now += ms(1);
                 rig.hub.on_timer(rig.now, &mut rig.out);
                 // Programs are alive.
                 if (rig.now + ms(1)).floor_nanos() / 1_000_000 % 100 == 0 {
