@@ -48,9 +48,9 @@ async fn read<R: AsyncRead + Unpin>(
         frames.push(&buffer[..count]);
         while let Some(content) = frames.take()? {
             carrier.frame(number, content)?;
+            // Others have their turn after each frame: one may be a message to thousands.
+            tokio::task::yield_now().await;
         }
-        // Others have their turn after each read.
-        tokio::task::yield_now().await;
     }
 }
 

@@ -18,6 +18,9 @@ use crate::config::Hosts;
 /// Keys are this and a group's name.
 const PREFIX: &str = "timevisor/bus/v1";
 
+/// Longer ones are not from a bus.
+const MOST_BYTES: usize = 2 * timevisor_protocols::bus::MAX_MESSAGE;
+
 /// Messages that wait to be carried, either way. Further ones are lost, which receivers notice.
 const MOST: usize = 4096;
 
@@ -54,6 +57,9 @@ fn open(config: Config, arrives: Sender<(Name, Vec<u8>)>) -> Result<Session> {
     let session = session.map_err(|error| anyhow!("cannot reach buses of other hosts: {error}"))?;
     let subscriber = session.declare_subscriber(format!("{PREFIX}/*")).callback(move |sample| {
         let group = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
+        if sample.payload().len() > MOST_BYTES {
+            return;
+        }
         if let Ok(group) = Name::from_str(group) {
             // Without room it is lost: a bus that falls behind must not grow.
             let _ = arrives.try_send((group, sample.payload().to_bytes().into_owned()));

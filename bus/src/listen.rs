@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use timevisor_coordination::hub::Trust;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
@@ -21,6 +22,9 @@ use crate::connection;
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// So many are under way at once.
+const HANDSHAKES: usize = 64;
 
 /// How long to wait after a failed accept, such as without free descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -96,13 +100,17 @@ fn trust(stream: &UnixStream) -> Option<Trust> {
 
 /// Serves programs elsewhere, for ever.
 pub async fn serve_tcp(listener: TcpListener, tls: TlsAcceptor, carrier: Carrier) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     loop {
+        let Ok(place) = Arc::clone(&handshakes).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, from)) => {
                 let _ = stream.set_nodelay(true);
                 let (tls, carrier) = (tls.clone(), carrier.clone());
                 tokio::task::spawn_local(async move {
-                    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+                    let done = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await;
+                    drop(place);
+                    match done {
                         Ok(Ok(stream)) => connection::serve(stream, Trust::Remote, carrier).await,
                         Ok(Err(error)) => debug!("{from}: {error}"),
                         Err(_) => debug!("{from} did not finish its handshake"),

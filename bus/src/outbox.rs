@@ -12,6 +12,9 @@ use tokio::sync::Notify;
 /// The most bytes that wait for one connection.
 const MOST: usize = 32 << 20;
 
+/// What a frame costs beside its content.
+const EACH: usize = 64;
+
 #[derive(Default)]
 struct State {
     frames: VecDeque<Vec<u8>>,
@@ -31,11 +34,11 @@ impl Outbox {
     /// A frame's content.
     pub fn push(&self, content: &[u8]) {
         let mut state = self.state.borrow_mut();
-        if state.bytes + content.len() > MOST {
+        if state.bytes + content.len() + EACH > MOST {
             state.dropped += 1;
             return;
         }
-        state.bytes += content.len();
+        state.bytes += content.len() + EACH;
         state.frames.push_back(frame(content));
         self.news.notify_one();
     }
@@ -58,7 +61,7 @@ impl Outbox {
                         && (bytes.is_empty() || bytes.len() + next.len() <= 1 << 16)
                     {
                         bytes.extend_from_slice(next);
-                        state.bytes -= next.len() - 4;
+                        state.bytes -= next.len() - 4 + EACH;
                         state.frames.pop_front();
                     }
                     return Some(bytes);

@@ -147,7 +147,10 @@ fn until<T>(inbox: &Inbox<T>, is: impl Fn(&T) -> bool) -> T {
 fn messages_come_with_their_time_in_both_orders_and_the_history_first() {
     let cell = Cell::new();
     let [a, b, c] = cell.three();
+    // Its own copy says that the bus has it.
+    let own = a.subscribe("poses", Order::Arrival, 0).unwrap();
     a.publish("poses", b"0").unwrap();
+    until(&own, |_| true);
     let arrival = b.subscribe("poses", Order::Arrival, 10).unwrap();
     let in_time = c.subscribe("poses", Order::Time { hold: Duration::from_secs(5) }, 0).unwrap();
     let first = until(&arrival, |_| true);
@@ -345,4 +348,22 @@ fn a_group_with_a_key_is_one_group_on_three_hosts_in_a_row() {
     let told = members[1].watch();
     buses[2].kill();
     until(&told, |it| matches!(it, Reported::Gone(id, _) if id.name.as_str() == "m2"));
+}
+
+#[test]
+fn a_bus_that_hangs_keeps_no_program_from_ending() {
+    let cell = Cell::new();
+    let group = cell.join("a");
+    let pid = cell.bus.process.id().to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    // More than a socket takes; then publishing fails instead of growing.
+    let full = (0..64).any(|_| group.publish("t", &vec![0; 1 << 20]).is_err());
+    assert!(full, "64 MiB were taken by a bus that takes nothing");
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(group);
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(LONG).expect("dropping a group hangs");
+    assert!(Command::new("kill").args(["-CONT", &pid]).status().unwrap().success());
 }

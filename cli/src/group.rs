@@ -255,6 +255,9 @@ fn show_report(report: &Reported, as_json: bool) -> String {
             format!("{} is {by_ns} ns in the future: its clock or ours is wrong", from.name)
         }
         Reported::AnotherOrigin(from) => format!("{} follows another origin", from.name),
+        Reported::Split { barrier, fired, quiet } => {
+            format!("barrier {barrier} released {fired} members and not {quiet}")
+        }
         Reported::Disconnected => "the bus is gone".to_owned(),
         Reported::Connected => "the bus is there again".to_owned(),
         Reported::Refused(text) => format!("refused: {text}"),

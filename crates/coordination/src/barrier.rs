@@ -66,9 +66,15 @@ impl Barriers {
         true
     }
 
-    /// Does not wait any more.
-    pub fn give_up(&mut self, barrier: Name) {
-        self.waiting.remove(&barrier);
+    /// Does not wait any more. False while a release that was accepted is under way: then its end has
+    /// to be awaited, because others count on this member.
+    pub fn give_up(&mut self, barrier: Name) -> bool {
+        let is_under_way =
+            self.waiting.get(&barrier).is_some_and(|waiting| waiting.pending.is_some());
+        if !is_under_way {
+            self.waiting.remove(&barrier);
+        }
+        !is_under_way
     }
 
     /// Another member waits.
@@ -140,7 +146,9 @@ impl Barriers {
     pub fn asked(&mut self, proposal: &Proposal) -> Option<bool> {
         let (barrier, round) = barrier_of(&proposal.payload)?;
         let Some(waiting) = self.waiting.get_mut(&barrier) else { return Some(false) };
-        let free = waiting.pending.is_none() && waiting.round == round;
+        let parties = usize::try_from(waiting.parties).unwrap_or(usize::MAX);
+        let is_meant = waiting.round == round && proposal.participants.len() == parties;
+        let free = waiting.pending.is_none() && is_meant;
         if free {
             waiting.pending = Some(proposal.id);
         }

@@ -155,10 +155,20 @@ impl Offices {
         if self.granted.get(&office).is_some_and(|granted| granted.to == self.own) {
             self.granted.remove(&office);
         }
-        out.push(Action::Send(To::All, Message::Release { office }));
+        // Only what it has asked for until now is given back: this may arrive after a later claim.
+        let asked = candidacy.asked.into_iter().chain(candidacy.leads).map(|(until, _)| until);
+        if let Some(until) = asked.reduce(Instant::max) {
+            out.push(Action::Send(To::All, Message::Release { office, until }));
+        }
         if candidacy.leads.is_some() {
             out.push(Action::Tell(Event::Ended { office }));
         }
+    }
+
+    /// Grants that were given in its name may not be known here: nothing is granted for the longest term.
+    pub fn rejoined(&mut self) {
+        self.origin = None;
+        self.granted.clear();
     }
 
     /// Whether this member leads at a time that this reading cannot exclude.
@@ -196,8 +206,11 @@ impl Offices {
                     self.granted_by(from, *office, (*until, origin), *taken_until, now, out);
                 }
             }
-            Message::Release { office } => {
-                if self.granted.get(office).is_some_and(|granted| granted.to == from) {
+            Message::Release { office, until } => {
+                let is_meant = |granted: &Granted| {
+                    granted.to == from && granted.until.to_bits() <= until.to_bits()
+                };
+                if self.granted.get(office).is_some_and(is_meant) {
                     self.granted.remove(office);
                 }
             }

@@ -94,3 +94,24 @@ fn settings_by_which_nobody_can_be_elected_are_refused() {
     let voters = vec![id(1).name, id(1).name];
     assert_eq!(stand(Settings { voters, ..settings(3) }), Err(LeaderError::Twice(id(1).name)));
 }
+
+#[test]
+fn a_release_gives_back_what_was_asked_for_before_it_and_nothing_later() {
+    let mut offices = Offices::new(id(0), Duration::from_millis(500), 0);
+    let now = now_at(1_000);
+    let reading = now_at(0).reading.unwrap();
+    offices.follow(&reading);
+    let vote = |offices: &mut Offices, to: usize, until: i64| {
+        offices.vote(id(to), name("lead"), at(until), &now.reading.unwrap())
+    };
+    assert_eq!(vote(&mut offices, 1, 1_300), Ok(()));
+    let release = |until: i64| Message::Release { office: name("lead"), until: at(until) };
+    // It was sent before the claim, and comes after it.
+    offices.heard(id(1), Some(7), &release(1_200), &now, &mut Vec::new());
+    assert_eq!(vote(&mut offices, 2, 1_400), Err(at(1_300)));
+    offices.heard(id(1), Some(7), &release(1_300), &now, &mut Vec::new());
+    assert_eq!(vote(&mut offices, 2, 1_400), Ok(()));
+    // Who was away has forgotten what was granted in its name meanwhile.
+    offices.rejoined();
+    assert!(vote(&mut offices, 3, 1_450).is_err());
+}

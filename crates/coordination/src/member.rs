@@ -4,7 +4,7 @@
 //! The caller sends what [`Member::outbox`] returns, calls [`Member::on_timer`] when [`Member::next`]
 //! says so, and hands over every envelope and every change of the membership.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use timevisor_time::{Duration, Instant, Interval, Local};
 
@@ -129,6 +129,9 @@ pub enum Event {
     Leader(leader::Event),
 }
 
+/// Members that have gone whose sequences are remembered.
+const MOST_GONE: usize = 4096;
+
 /// For how long members tick after somebody has asked for it.
 pub const TICKS_LAST: Duration = Duration::from_secs(15);
 
@@ -168,6 +171,8 @@ pub struct Member {
     stamped: Option<(u64, Instant<Local>)>,
     /// The sequence of each member's last message to everybody on each topic, and without one.
     heard: BTreeMap<(MemberId, Option<Name>), u64>,
+    /// Who has gone, the last ones.
+    gone: VecDeque<MemberId>,
     proposals: Proposals,
     barriers: Barriers,
     offices: Offices,
@@ -185,6 +190,7 @@ impl Member {
             sequences: BTreeMap::new(),
             stamped: None,
             heard: BTreeMap::new(),
+            gone: VecDeque::new(),
             proposals: Proposals::new(own, settings.proposals),
             barriers: Barriers::new(own),
             offices: Offices::new(own, settings.longest_term, random),
@@ -250,9 +256,15 @@ impl Member {
         arrives
     }
 
-    /// Does not wait at a barrier any more.
-    pub fn give_up(&mut self, barrier: Name) {
-        self.barriers.give_up(barrier);
+    /// Does not wait at a barrier any more: see [`Barriers::give_up`].
+    pub fn give_up(&mut self, barrier: Name) -> bool {
+        self.barriers.give_up(barrier)
+    }
+
+    /// It was removed from the group for a time, in which another process may have had its name: what it
+    /// has voted for as a voter is not all that was voted for in its name.
+    pub fn rejoined(&mut self) {
+        self.offices.rejoined();
     }
 
     /// Wants to lead.
@@ -285,7 +297,14 @@ impl Member {
 
     /// A member left, or its lease ended.
     pub fn left(&mut self, member: MemberId) {
-        self.heard.retain(|(from, _), _| *from != member);
+        // It may come back as the same incarnation: what it has sent before stays old.
+        self.gone.push_back(member);
+        if self.gone.len() > MOST_GONE
+            && let Some(oldest) = self.gone.pop_front()
+            && !self.gone.contains(&oldest)
+        {
+            self.heard.retain(|(from, _), _| *from != oldest);
+        }
         self.barriers.left(member);
     }
 

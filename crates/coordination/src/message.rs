@@ -164,5 +164,7 @@ pub enum Message {
     Release {
         /// The name of the office.
         office: Name,
+        /// The latest end of a lease that it has asked for.
+        until: Instant<Local>,
     },
 }

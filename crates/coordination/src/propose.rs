@@ -258,7 +258,7 @@ impl Proposals {
             Message::Vote { id, accepts, attempt } => {
                 self.voted(from, *id, *accepts, *attempt, now, out);
             }
-            Message::Decide { id, commits } => self.decided(*id, *commits, now, out),
+            Message::Decide { id, commits } => self.decided(from, *id, *commits, now, out),
             Message::Report { id, report } => {
                 if let Some(entry) = self.entries.get_mut(id) {
                     entry.reported(from, *report, now, out);
@@ -352,8 +352,18 @@ impl Proposals {
         }
     }
 
-    fn decided(&mut self, id: ProposalId, commits: bool, now: &Now, out: &mut Vec<Action>) {
+    fn decided(
+        &mut self,
+        from: MemberId,
+        id: ProposalId,
+        commits: bool,
+        now: &Now,
+        out: &mut Vec<Action>,
+    ) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
+        if !entry.proposal.participants.contains(&from) {
+            return;
+        }
         if entry.phase == Phase::Accepted && id.proposer != self.own
             || entry.phase == Phase::Asked && !commits
         {

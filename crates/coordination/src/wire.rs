@@ -192,9 +192,10 @@ impl Write for Writer {
                     self.instant(*taken);
                 }
             }
-            Message::Release { office } => {
+            Message::Release { office, until } => {
                 self.byte(11);
                 self.name(*office);
+                self.instant(*until);
             }
         }
     }
@@ -282,7 +283,7 @@ impl Read for Reader<'_> {
                 let taken_until = if self.flag()? { Some(self.instant()?) } else { None };
                 Message::Grant { office, until, taken_until }
             }
-            11 => Message::Release { office: self.name()? },
+            11 => Message::Release { office: self.name()?, until: self.instant()? },
             12 => Message::WantTicks { every: Duration::from_bits(self.i128()?) },
             other => return Err(BytesError::Value(other).into()),
         })

@@ -74,7 +74,7 @@ fn message() -> impl Strategy<Value = Message> {
         (name(), instant()).prop_map(|(office, until)| Message::Claim { office, until }),
         (name(), instant(), proptest::option::of(instant()))
             .prop_map(|(office, until, taken_until)| Message::Grant { office, until, taken_until }),
-        name().prop_map(|office| Message::Release { office }),
+        (name(), instant()).prop_map(|(office, until)| Message::Release { office, until }),
     ]
 }
 

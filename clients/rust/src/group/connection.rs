@@ -16,6 +16,9 @@ use crate::tried::Tried;
 /// How long the bus may take to answer a join.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The most bytes that wait to be written before publishing fails.
+const MOST_WAITING: usize = 4 << 20;
+
 /// The handle of the connection's only member.
 pub const HANDLE: u32 = 1;
 
@@ -69,6 +72,11 @@ impl Connection {
     /// Whether something waits to be written.
     pub fn wants_to_write(&self) -> bool {
         !self.out.is_empty()
+    }
+
+    /// Whether the bus takes frames more slowly than they come.
+    pub fn is_stalled(&self) -> bool {
+        self.out.len() > MOST_WAITING
     }
 
     /// Writes a frame, or as much of it as is taken now.

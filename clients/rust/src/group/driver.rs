@@ -22,6 +22,9 @@ use super::state::{Join, Shared, State};
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 
+/// How long the last frames may take to be written when the group ends.
+const PATIENCE: Span = Span::from_secs(1);
+
 /// How long the thread sleeps at most: a clock may fail at any time.
 const NAP: Span = Span::from_millis(100);
 
@@ -37,6 +40,8 @@ struct Driver<'a> {
     retry: Duration,
     reconnect_at: Option<Span>,
     met: Option<bool>,
+    lease: Span,
+    end: Option<Span>,
 }
 
 /// Runs until the group ends.
@@ -59,6 +64,8 @@ pub fn run(shared: &Shared, connection: Connection, answered: &Sender<Result<(),
         retry: FIRST_RETRY,
         reconnect_at: None,
         met: None,
+        lease: span(shared.join.lease),
+        end: None,
     };
     {
         let mut state = shared.lock();
@@ -93,12 +100,17 @@ impl Driver<'_> {
             connection.flush();
         }
         let has_written = state.connection.as_ref().is_none_or(|it| !it.wants_to_write());
-        if state.ends && has_written {
-            return false;
+        if state.ends {
+            // A bus that takes nothing does not keep the program from ending.
+            let end = *self.end.get_or_insert(now.elapsed + PATIENCE);
+            if has_written || now.elapsed >= end {
+                return false;
+            }
         }
         let now = shared.now();
         let reconnect = self.reconnect_at.map(|at| at - now.elapsed);
-        let due = [Some(self.alive_at - now.elapsed), state.due(&now), reconnect, Some(NAP)];
+        let alive = state.has_joined.then(|| self.alive_at - now.elapsed);
+        let due = [alive, state.due(&now), reconnect, Some(NAP)];
         let due = due.into_iter().flatten().min().unwrap_or(NAP).max(Span::ZERO);
         self.sleep(state, due)
     }
@@ -145,8 +157,13 @@ impl Driver<'_> {
                 };
                 state.send(&ToBus::Prove { handle: HANDLE, proof });
             }
-            FromBus::Joined { members, .. } => {
+            FromBus::Joined { members, lease_ms, .. } => {
                 let again = std::mem::replace(&mut state.has_joined, true);
+                self.lease = Span::from_millis(i64::from(lease_ms));
+                if self.answered.is_none() {
+                    // Meanwhile another process may have been this voter.
+                    state.member.rejoined();
+                }
                 (self.retry, self.met) = (FIRST_RETRY, None);
                 self.alive_at = Span::ZERO;
                 let stale: Vec<Who> = state.members.values().map(|it| it.who.clone()).collect();
@@ -181,6 +198,8 @@ impl Driver<'_> {
             }
             FromBus::Overrun { count } => {
                 state.report(&Reported::Lost { from: None, topic: None, count });
+                // Changes of the membership may be among them: it joins again and gets all members.
+                self.disconnect(state);
             }
         }
     }
@@ -192,12 +211,11 @@ impl Driver<'_> {
             return;
         }
         state.report(&Reported::Refused(text));
-        if matches!(refusal, Refusal::Message | Refusal::Handle) && state.has_joined {
-            return;
+        // What does not end the membership is only told.
+        let ends = !state.has_joined || matches!(refusal, Refusal::Removed | Refusal::Version);
+        if ends {
+            self.disconnect(state);
         }
-        // It joins again, from the beginning.
-        state.has_joined = false;
-        self.disconnect(state);
     }
 
     /// Notices the end of a connection, and connects again.
@@ -251,7 +269,7 @@ impl Driver<'_> {
         });
         state.send(&ToBus::Alive { handle: HANDLE, achieved, met });
         self.met = Some(met);
-        self.alive_at = elapsed + span(self.shared.join.lease / 3);
+        self.alive_at = elapsed + self.lease.half().half();
     }
 }
 

@@ -65,14 +65,6 @@ pub enum GroupError {
     /// This member waits there already.
     #[error("this member waits at barrier {0} already")]
     WaitsAlready(Name),
-    /// Not everybody was released from a barrier together.
-    #[error("{fired} members were released and {quiet} were not; these wait on or have given up")]
-    Split {
-        /// How many were.
-        fired: usize,
-        /// How many were not.
-        quiet: usize,
-    },
     /// It cannot be proposed.
     #[error(transparent)]
     Propose(#[from] ProposeError),

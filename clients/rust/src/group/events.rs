@@ -74,6 +74,15 @@ pub enum Reported {
     },
     /// A member's stamp is of another origin of the timeline.
     AnotherOrigin(MemberId),
+    /// Not everybody who waited at a barrier was released together.
+    Split {
+        /// Which one.
+        barrier: Name,
+        /// How many were released.
+        fired: usize,
+        /// How many were not: they wait on.
+        quiet: usize,
+    },
     /// The connection to the bus is lost. The library connects again.
     Disconnected,
     /// It is there again.

@@ -330,7 +330,7 @@ impl Group {
     /// late this member surely was.
     ///
     /// # Errors
-    /// When the time is over, or not all of them were released together.
+    /// When the time is over. [`Reported::Split`] says if not all of them were released together.
     pub fn barrier(
         &self,
         name: &str,
@@ -348,10 +348,19 @@ impl Group {
             }
         })?;
         let released = self.wait(timeout, |state| state.released.remove(&barrier));
-        if released.is_err() {
-            self.shared.lock().member.give_up(barrier);
+        if released.is_ok() {
+            return released;
         }
-        released?
+        // A release that this member has accepted counts: its end is awaited, which is soon.
+        let soon = Duration::from_secs(1);
+        let is_over = |state: &mut State| {
+            let released = state.released.remove(&barrier);
+            (released.is_some() || state.member.give_up(barrier)).then_some(released)
+        };
+        match self.wait(soon, is_over) {
+            Ok(Some(late)) => Ok(late),
+            Ok(None) | Err(_) => released,
+        }
     }
 
     /// Wants to lead: `voters` are the names of the members that vote, and a lease is `term` long.
@@ -382,8 +391,8 @@ impl Group {
     #[must_use]
     pub fn leads(&self, office: &str) -> bool {
         let Ok(office) = office.parse() else { return false };
-        let now = self.shared.now();
-        self.shared.lock().member.leads(office, &now)
+        let state = self.shared.lock();
+        state.member.leads(office, &self.shared.now())
     }
 
     /// Leaves, and waits until the bus has been told.

@@ -68,9 +68,9 @@ pub struct State {
     pub has_joined: bool,
     pub members: BTreeMap<String, Info>,
     pub accept: Accept,
-    pub released: BTreeMap<Name, Result<Duration, GroupError>>,
-    pub decided: BTreeMap<ProposalId, bool>,
-    pub outcomes: BTreeMap<ProposalId, Outcome>,
+    pub released: BTreeMap<Name, Duration>,
+    pub decided: Remembered<bool>,
+    pub outcomes: Remembered<Outcome>,
     pub ends: bool,
     subscribers: Vec<Subscriber>,
     watchers: Vec<Sender<Reported>>,
@@ -90,8 +90,8 @@ impl Shared {
             members: BTreeMap::new(),
             accept: Accept::Nothing,
             released: BTreeMap::new(),
-            decided: BTreeMap::new(),
-            outcomes: BTreeMap::new(),
+            decided: Remembered::default(),
+            outcomes: Remembered::default(),
             ends: false,
             subscribers: Vec::new(),
             watchers: Vec::new(),
@@ -168,7 +168,8 @@ impl Shared {
 
 impl State {
     pub fn is_connected(&self) -> bool {
-        self.has_joined && self.connection.as_ref().is_some_and(|it| !it.is_over())
+        self.has_joined
+            && self.connection.as_ref().is_some_and(|it| !it.is_over() && !it.is_stalled())
     }
 
     pub fn send(&mut self, frame: &ToBus) {
@@ -296,7 +297,7 @@ impl State {
                 self.ticks = Some((until, now.elapsed + TICK));
             }
         }
-        self.subscribers.retain(|it| it.inbox.is_read());
+        self.drop_unread();
         let is_timed = self.subscribers.iter().any(|it| it.order.is_some());
         let asks = self.asked_for_ticks.is_none_or(|asked| now.elapsed >= asked + ASK_FOR_TICKS);
         if is_timed && asks && self.has_joined {
@@ -306,13 +307,27 @@ impl State {
         self.settle(join, now);
     }
 
+    /// Ends subscriptions that nobody reads any more.
+    fn drop_unread(&mut self) {
+        let (read, unread): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.subscribers).into_iter().partition(|it| it.inbox.is_read());
+        self.subscribers = read;
+        for Subscriber { topic, .. } in unread {
+            if self.has_joined && self.subscribers.iter().all(|it| it.topic != topic) {
+                let topic = topic.as_str().to_owned();
+                self.send(&ToBus::Unsubscribe { handle: HANDLE, topic });
+            }
+        }
+    }
+
     /// When [`Self::on_timer`] has something to do, from now.
     pub fn due(&self, now: &Now) -> Option<Span> {
         let next = self.member.next(now);
         let at = next.at.zip(now.reading).map(|(at, reading)| at - reading.estimate);
         let holds = self.subscribers.iter().filter_map(|it| it.order.as_ref()?.next());
         let is_timed = self.subscribers.iter().any(|it| it.order.is_some());
-        let asks = is_timed.then(|| self.asked_for_ticks.map(|asked| asked + ASK_FOR_TICKS));
+        let asks = (is_timed && self.has_joined)
+            .then(|| self.asked_for_ticks.map(|asked| asked + ASK_FOR_TICKS));
         let elapsed = next
             .elapsed
             .into_iter()
@@ -329,8 +344,11 @@ impl State {
             if mail.is_empty() && events.is_empty() {
                 break;
             }
+            // Who has not joined, or not again yet, says nothing; what matters is repeated.
             for (to, envelope) in mail {
-                self.send(&frame_of(to, &envelope));
+                if self.has_joined {
+                    self.send(&frame_of(to, &envelope));
+                }
             }
             for event in events {
                 self.told(event, now);
@@ -341,12 +359,15 @@ impl State {
 
     /// Gives messages in the order of time.
     fn deliver(&mut self, own: MemberId, now: &Now) {
-        let Some(reading) = now.reading else { return };
-        let changed = self.origin.replace(reading.origin).is_some_and(|it| it != reading.origin);
+        let changed = now.reading.is_some_and(|reading| {
+            self.origin.replace(reading.origin).is_some_and(|before| before != reading.origin)
+        });
         for Subscriber { order, inbox, .. } in &mut self.subscribers {
             let Some(order) = order else { continue };
             let mut ready = if changed { order.restarted() } else { Vec::new() };
-            order.passed(own, reading.earliest());
+            if let Some(reading) = now.reading {
+                order.passed(own, reading.earliest());
+            }
             ready.extend(order.deliver(now.elapsed));
             for delivery in ready {
                 let (late_ns, unheard) = (delivery.late.ceil_nanos(), delivery.unheard);
@@ -381,7 +402,7 @@ impl State {
                 Accept::Ask => self.propose(&Proposed::Asked(proposal)),
             },
             Event::Decided { id, commits } => {
-                remember(&mut self.decided, id, commits);
+                self.decided.insert(id, commits);
                 self.propose(&Proposed::Decided(id, commits));
             }
             Event::Fire { id, interval, late, payload } => {
@@ -389,17 +410,17 @@ impl State {
                 self.propose(&Proposed::Fire { id, interval, late_ns, payload });
             }
             Event::Outcome(outcome) => {
-                remember(&mut self.outcomes, outcome.id, outcome.clone());
+                self.outcomes.insert(outcome.id, outcome.clone());
                 self.propose(&Proposed::Outcome(outcome));
             }
             Event::Released { barrier, late, .. } => {
                 let late = Duration::from_nanos(u64::try_from(late.ceil_nanos()).unwrap_or(0));
-                self.released.insert(barrier, Ok(late));
+                self.released.insert(barrier, late);
             }
             Event::Split { barrier, outcome } => {
                 let (fired, quiet) = (outcome.fired.len(), outcome.quiet.len());
-                let split = GroupError::Split { fired, quiet };
-                self.released.entry(barrier).or_insert(Err(split));
+                // Who was released has returned from that use of the barrier; who was not waits on.
+                self.report(&Reported::Split { barrier, fired, quiet });
             }
             Event::Leader(leader::Event::Leads { office, until }) => {
                 self.report(&Reported::Leads { office, until_ns: until.floor_nanos() });
@@ -444,10 +465,32 @@ impl State {
     }
 }
 
-fn remember<T>(all: &mut BTreeMap<ProposalId, T>, id: ProposalId, what: T) {
-    all.insert(id, what);
-    while all.len() > MOST_OUTCOMES {
-        all.pop_first();
+/// The newest of what became of proposals.
+pub struct Remembered<T> {
+    all: BTreeMap<ProposalId, T>,
+    order: std::collections::VecDeque<ProposalId>,
+}
+
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), order: std::collections::VecDeque::new() }
+    }
+}
+
+impl<T> Remembered<T> {
+    pub fn get(&self, id: &ProposalId) -> Option<&T> {
+        self.all.get(id)
+    }
+
+    fn insert(&mut self, id: ProposalId, what: T) {
+        if self.all.insert(id, what).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > MOST_OUTCOMES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
     }
 }
 

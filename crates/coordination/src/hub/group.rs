@@ -7,7 +7,7 @@ use timevisor_protocols::bus::{FromBus, Gone, Info, Refusal, Sides, Who};
 use timevisor_time::Duration;
 
 use super::history::History;
-use super::peers::{News, Peers};
+use super::peers::{News, Past, Peers};
 use super::{Connection, GroupId, Out, Settings, tell};
 use crate::Name;
 use crate::message::{Envelope, MemberId};
@@ -51,6 +51,7 @@ pub struct Group {
     changed: BTreeSet<Name>,
     gone: Vec<(Who, Gone)>,
     told_at: Option<Duration>,
+    has_told_of_timeline: bool,
 }
 
 fn who(id: MemberId) -> Who {
@@ -68,6 +69,7 @@ impl Group {
             changed: BTreeSet::new(),
             gone: Vec::new(),
             told_at: None,
+            has_told_of_timeline: false,
         }
     }
 
@@ -165,9 +167,10 @@ impl Group {
             let text = format!("{} topics of one member, which is the limit", settings.topics);
             return super::refuse(connection, handle, Refusal::Full, &text, out);
         }
-        member.topics.insert(topic);
+        // Kept messages come with the first subscription only: who asks again has got them.
+        let is_first = member.topics.insert(topic);
         let (mut sent, mut dropped) = (0, 0);
-        if let Some(kept) = self.topics.get(&topic).filter(|_| history > 0) {
+        if let Some(kept) = self.topics.get(&topic).filter(|_| history > 0 && is_first) {
             let (messages, before) = kept.last(history);
             dropped = before;
             for message in messages {
@@ -261,9 +264,12 @@ impl Group {
                     "another host has group {} on timeline {theirs}; its members are not seen here",
                     self.name
                 );
-                for member in self.members.values() {
-                    let Place { connection, handle } = member.place;
-                    super::refuse(connection, handle, Refusal::Timeline, &text, out);
+                // Once is enough; it goes on as long as that host says so.
+                if !std::mem::replace(&mut self.has_told_of_timeline, true) {
+                    for member in self.members.values() {
+                        let Place { connection, handle } = member.place;
+                        super::refuse(connection, handle, Refusal::Timeline, &text, out);
+                    }
                 }
             }
             Some(News::Message { to, topic, message, bus }) => {
@@ -323,6 +329,11 @@ impl Group {
         if let Some(peers) = &mut self.peers {
             peers.forget(bus, name);
         }
+    }
+
+    /// What is kept of other hosts while nobody is here.
+    pub fn into_past(self) -> Option<(Name, Past)> {
+        self.peers.map(|peers| (self.name, peers.into_past()))
     }
 
     /// Says to other hosts who is here.

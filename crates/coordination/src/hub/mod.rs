@@ -35,7 +35,7 @@ use timevisor_time::Duration;
 use crate::Name;
 use crate::message::{Envelope, MemberId};
 use group::{Group, Joining, Place};
-use peers::Peers;
+use peers::{Past, Peers};
 
 /// Separates proofs for groups from other uses of a key.
 pub const PURPOSE: &[u8] = b"timevisor bus: join a group";
@@ -133,6 +133,8 @@ pub struct Hub {
     keys: BTreeMap<Name, Secret>,
     clients: BTreeMap<Connection, Client>,
     groups: BTreeMap<GroupId, Group>,
+    /// Of groups with a key that have no members here now.
+    past: BTreeMap<Name, Past>,
 }
 
 impl Hub {
@@ -140,7 +142,14 @@ impl Hub {
     /// restarted.
     #[must_use]
     pub fn new(settings: Settings, keys: BTreeMap<Name, Secret>, incarnation: u64) -> Self {
-        Self { settings, incarnation, keys, clients: BTreeMap::new(), groups: BTreeMap::new() }
+        Self {
+            settings,
+            incarnation,
+            keys,
+            clients: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            past: BTreeMap::new(),
+        }
     }
 
     /// A program has connected.
@@ -178,7 +187,10 @@ impl Hub {
         };
         let Some(client) = self.clients.get_mut(&connection) else { return };
         if let ToBus::Hello { version, .. } = frame {
-            if version == VERSION {
+            if client.welcome {
+                refuse(connection, 0, Refusal::Version, "a hello comes first, and once", out);
+                out.push(Out::Close(connection));
+            } else if version == VERSION {
                 client.welcome = true;
                 let incarnation = self.incarnation;
                 tell(connection, &FromBus::Welcome { version, incarnation }, out);
@@ -224,7 +236,14 @@ impl Hub {
             let text = "the member was silent for longer than its lease; join again";
             self.displace(place, text, out);
         }
-        self.groups.retain(|_, group| !group.is_empty());
+        let empty: Vec<_> =
+            self.groups.iter().filter(|(_, group)| group.is_empty()).map(|(id, _)| *id).collect();
+        for id in empty {
+            if let Some(mut group) = self.groups.remove(&id) {
+                group.say_who_is_here(now, out);
+                self.past.extend(group.into_past());
+            }
+        }
     }
 
     /// When [`Self::on_timer`] has something to do.
@@ -358,9 +377,14 @@ impl Hub {
         let timeline = joining.timeline;
         let own = self.incarnation;
         let peers = self.keys.get(&name.name).filter(|_| name.user.is_none());
-        let peers = peers.map(|secret| Peers::new(secret, own, now));
-        let group = self.groups.entry(name);
-        let group = group.or_insert_with(|| Group::new(name.name, timeline, peers));
+        let past = &mut self.past;
+        let group = self.groups.entry(name).or_insert_with(|| {
+            let peers = peers.map(|secret| {
+                let past = past.remove(&name.name).unwrap_or_default();
+                Peers::new(secret, own, past, now)
+            });
+            Group::new(name.name, timeline, peers)
+        });
         match group.join(&joining, now, &self.settings, out) {
             Ok(()) => {
                 if let Some(client) = self.clients.get_mut(&connection) {
@@ -436,7 +460,8 @@ impl Hub {
         found.tell_if_due(now, &self.settings, out);
         if found.is_empty() {
             found.say_who_is_here(now, out);
-            self.groups.remove(&group);
+            let past = self.groups.remove(&group).and_then(Group::into_past);
+            self.past.extend(past);
         }
     }
 }

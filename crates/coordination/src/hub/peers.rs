@@ -29,11 +29,20 @@ struct Other {
     members: BTreeMap<Name, Info>,
 }
 
+/// Counts of messages between buses about one group, for the hub's life.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    /// How many this bus has sent.
+    sent: u64,
+    /// The last one of each bus that is not heard any more.
+    heard: BTreeMap<u64, u64>,
+}
+
 /// One group's other buses.
 pub struct Peers {
     key: Key,
     own: u64,
-    count: u64,
+    past: Past,
     others: BTreeMap<u64, Other>,
     next: Duration,
 }
@@ -49,9 +58,19 @@ pub enum News {
 }
 
 impl Peers {
-    pub fn new(secret: &Secret, own: u64, now: Duration) -> Self {
+    /// `past` is what was known of this group when it last had members here: counts go on, so that
+    /// nothing is sealed twice under one count, and nothing old is taken for new.
+    pub fn new(secret: &Secret, own: u64, past: Past, now: Duration) -> Self {
         let key = secret.message_key(PURPOSE);
-        Self { key, own, count: 0, others: BTreeMap::new(), next: now }
+        Self { key, own, past, others: BTreeMap::new(), next: now }
+    }
+
+    /// What is kept while the group has no members here.
+    pub fn into_past(mut self) -> Past {
+        for (bus, other) in self.others {
+            self.past.heard.insert(bus, other.count);
+        }
+        self.past
     }
 
     /// Whether it is time to say who the members are.
@@ -79,8 +98,8 @@ impl Peers {
     }
 
     pub fn seal(&mut self, group: Name, said: &Between) -> Vec<u8> {
-        self.count += 1;
-        said.seal(&self.key, group.as_str(), self.own, self.count)
+        self.past.sent += 1;
+        said.seal(&self.key, group.as_str(), self.own, self.past.sent)
     }
 
     /// All members of other buses that are believed.
@@ -113,11 +132,12 @@ impl Peers {
             return None;
         }
         if !self.others.contains_key(&bus) {
-            if self.others.len() >= MAX_BUSES {
+            let last = self.past.heard.get(&bus).copied().unwrap_or(0);
+            if self.others.len() >= MAX_BUSES || count <= last {
                 return None;
             }
             let ends = now + lease(LEASE_MS);
-            let other = Other { count: 0, ends, knows_us: false, members: BTreeMap::new() };
+            let other = Other { count: last, ends, knows_us: false, members: BTreeMap::new() };
             self.others.insert(bus, other);
             self.next = self.next.min(now + SOON);
         }
@@ -166,9 +186,11 @@ impl Peers {
     /// Buses that are not heard any more. Returns who was there.
     pub fn sweep(&mut self, now: Duration) -> Vec<Info> {
         let mut gone = Vec::new();
-        self.others.retain(|_, other| {
+        let heard = &mut self.past.heard;
+        self.others.retain(|bus, other| {
             let stays = now < other.ends;
             if !stays {
+                heard.insert(*bus, other.count);
                 gone.extend(std::mem::take(&mut other.members).into_values());
             }
             stays

@@ -468,3 +468,30 @@ fn what_was_recorded_before_is_not_believed() {
     let told = to.frames(1);
     assert!(!told.iter().any(|it| matches!(it, FromBus::Members { .. } | FromBus::Deliver { .. })));
 }
+
+#[test]
+fn what_was_recorded_from_a_bus_that_fell_silent_is_not_believed_either() {
+    let mut hosts = Hosts::new();
+    hosts.join(0, 1, "a");
+    hosts.join(1, 2, "b");
+    hosts.run_to(900);
+    let send = ToBus::Send { handle: 1, to: None, topic: None, message: message("a", 1, "old") };
+    hosts.rigs[0].send(1, &send);
+    hosts.run_to(1_000);
+    let recorded = std::mem::take(&mut hosts.recorded);
+    hosts.cut = true;
+    hosts.run_to(4_000);
+    let to = &mut hosts.rigs[1];
+    to.frames(1);
+    for bytes in recorded {
+        to.hub.heard(name("sealed"), &bytes, to.now, &mut to.out);
+    }
+    to.hub.on_timer(to.now + ms(50), &mut to.out);
+    let told = to.frames(1);
+    let is_believed = |frame: &FromBus| match frame {
+        FromBus::Members { present, .. } => !present.is_empty(),
+        FromBus::Deliver { .. } => true,
+        _ => false,
+    };
+    assert!(!told.iter().any(is_believed), "{told:?}");
+}

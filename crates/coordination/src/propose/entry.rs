@@ -246,18 +246,17 @@ impl Entry {
 
     /// It was kept for long enough.
     pub fn is_over(&self, now: &Now) -> bool {
-        now.elapsed >= self.forget_at
+        self.result.is_some() && now.elapsed >= self.forget_at
     }
 
     pub fn next(&self, now: &Now) -> Next {
         let proposal = &self.proposal;
-        let mut elapsed = vec![self.forget_at];
-        elapsed.extend(self.next);
+        let mut elapsed: Vec<_> = self.next.into_iter().collect();
         if self.result.is_some() {
+            elapsed.push(self.forget_at);
             elapsed.extend(self.told.is_none().then_some(self.outcome_at));
             return Next { elapsed: elapsed.into_iter().min(), at: None };
         }
-        elapsed.push(self.past + Duration::EPSILON);
         let Some(reading) = now.fit(proposal.origin) else {
             // The clock may come back at any time.
             elapsed.push(now.elapsed + LOOK_AGAIN);
@@ -289,8 +288,12 @@ impl Entry {
     }
 
     fn tell_if_complete(&mut self, out: &mut Vec<Action>) {
-        let more = self.told.is_none_or(|told| told < self.reports.len());
-        if self.result.is_some() && self.missing().is_empty() && more {
+        // An outcome that was told is corrected with everything that is heard.
+        let is_news = match self.told {
+            None => self.missing().is_empty(),
+            Some(told) => told < self.reports.len(),
+        };
+        if self.result.is_some() && is_news {
             self.tell(out);
         }
     }

@@ -188,3 +188,30 @@ fn what_cannot_be_proposed_is_refused_with_a_reason() {
     assert_eq!(propose(many, &now), Err(ProposeError::TooManyParticipants(5_000)));
     assert!(out.is_empty());
 }
+
+/// A report that comes late corrects the outcome although others are never heard again.
+#[test]
+fn an_outcome_is_corrected_with_everything_that_is_heard() {
+    let own = id(0);
+    let mut proposals = Proposals::new(own, Settings::default());
+    let mut out = Vec::new();
+    let proposal = proposals.propose(plan(100, 3), &now_at(0), &mut out).unwrap();
+    for other in [1, 2] {
+        let vote = Message::Vote { id: proposal, accepts: true, attempt: 0 };
+        proposals.heard(id(other), &vote, &now_at(1), &mut out);
+    }
+    (90..3_000).for_each(|ms| proposals.on_timer(&now_at(ms), &mut out));
+    let outcomes = |out: &[Action]| -> Vec<Outcome> {
+        out.iter()
+            .filter_map(|it| match it {
+                Action::Tell(Event::Outcome(outcome)) => Some(outcome.clone()),
+                _ => None,
+            })
+            .collect()
+    };
+    assert_eq!(outcomes(&out).last().unwrap().unknown, [id(1), id(2)]);
+    let report = Message::Report { id: proposal, report: Report::Quiet(Why::Undecided) };
+    proposals.heard(id(1), &report, &now_at(3_001), &mut out);
+    let last = outcomes(&out).pop().unwrap();
+    assert_eq!((last.quiet, last.unknown), (vec![(id(1), Why::Undecided)], vec![id(2)]));
+}
