@@ -180,3 +180,70 @@ fn two_buses_do_not_share_a_socket() {
     let error = listen::unix(&folder.path().join("file")).unwrap_err().to_string();
     assert!(error.contains("is no socket"), "{error}");
 }
+
+/// Over TLS a group without a key cannot be joined, and nothing works without TLS.
+#[tokio::test]
+async fn programs_elsewhere_connect_by_tls() {
+    use std::sync::Arc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["bus.example".into()]).unwrap();
+    let tcp = config::Tcp {
+        listen: Vec::new(),
+        certificate: folder.path().join("bus.pem"),
+        key: folder.path().join("bus.key"),
+    };
+    std::fs::write(&tcp.certificate, made.cert.pem()).unwrap();
+    std::fs::write(&tcp.key, made.signing_key.serialize_pem()).unwrap();
+    let acceptor = listen::tls(&tcp).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let carrier = carrier::Carrier::new(config::Keys::new()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let local = tokio::task::LocalSet::new();
+    local.spawn_local(listen::serve_tcp(listener, acceptor, carrier));
+    let talk = async move {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let name = "bus.example".try_into().unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let mut stream = connector.connect(name, stream).await.unwrap();
+        let hello = ToBus::Hello { version: VERSION, client: "far".into() };
+        let join = ToBus::Join {
+            handle: 1,
+            group: "open".into(),
+            who: Who { name: "a".into(), incarnation: 1 },
+            timeline: "tai".into(),
+            requirement: None,
+            lease_ms: 1_000,
+        };
+        for said in [hello, join] {
+            stream.write_all(&frame(&said.encode())).await.unwrap();
+        }
+        let (mut frames, mut found) = (Frames::default(), Vec::new());
+        let mut buffer = [0; 1024];
+        while found.len() < 2 {
+            let count = stream.read(&mut buffer).await.unwrap();
+            assert!(count > 0, "the bus ended the connection after {found:?}");
+            frames.push(&buffer[..count]);
+            while let Some(content) = frames.take().unwrap() {
+                found.push(FromBus::decode(content).unwrap());
+            }
+        }
+        assert!(matches!(found[0], FromBus::Welcome { .. }));
+        assert!(matches!(&found[1], FromBus::Refused { refusal: Refusal::Key, .. }), "{found:?}");
+        // Without TLS there is no answer.
+        let mut plain = tokio::net::TcpStream::connect(address).await.unwrap();
+        plain.write_all(&frame(b"\x01\x01\x00\x00")).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = plain.read_to_end(&mut answer).await;
+        assert!(answer.len() < 16, "an alert at most: {answer:?}");
+    };
+    local.run_until(talk).await;
+}
