@@ -90,13 +90,15 @@ impl<A: Address> Children<A> {
         self.sweep(now);
         let referred = match self.all.get(&by) {
             Some(child) => child.referred,
-            // Who serves others is worth more than who does not, and takes its place.
-            None if self.all.len() < self.most => 0,
+            None if self.all.len() < self.most => {
+                // Who serves others is worth more than who does not, and takes its place.
+                if !self.has_room() {
+                    self.silent.pop_first();
+                }
+                0
+            }
             None => return self.others(None),
         };
-        if !self.all.contains_key(&by) && !self.has_room() {
-            self.silent.pop_first();
-        }
         self.put(by, Child { until, serves, referred });
         if asker == Asker::New { Vec::new() } else { self.others(Some(by)) }
     }
@@ -118,7 +120,11 @@ impl<A: Address> Children<A> {
     }
 
     fn put(&mut self, at: A, child: Child) {
+        self.earliest_end = self.earliest_end.min(child.until);
         if let Some(before) = self.all.insert(at, child) {
+            if before.rank(at) == child.rank(at) {
+                return;
+            }
             self.ranks.remove(&before.rank(at));
         } else {
             *self.at_host.entry(at.host()).or_default() += 1;
@@ -127,7 +133,6 @@ impl<A: Address> Children<A> {
             }
         }
         self.ranks.insert(child.rank(at));
-        self.earliest_end = self.earliest_end.min(child.until);
     }
 
     /// Leases that have ended make room.
