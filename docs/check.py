@@ -318,7 +318,7 @@ def built_programs(given):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", help="the folder with timevisor, timevisord and timevisor-guest")
+    parser.add_argument("--bin", help="the folder with timevisor, timevisord, timevisor-guest and timevisor-bus")
     checks = Checks(built_programs(parser.parse_args().bin))
     found = pages()
     for page in found:
