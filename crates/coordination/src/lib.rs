@@ -16,7 +16,7 @@
 //! | [`order`] | messages in the order of time |
 //! | [`member`] | one member of a group: all of the above on one bus |
 //! | [`hub`] | the groups of one host: who is in them, and who gets which message |
-//! | `bus` | [`Bus`]: what carries the messages |
+//! | `bus` | [`To`]: who gets a message, and what may happen to it on the way |
 //!
 //! What it does not do: open a connection (bus/ and clients/ do), keep a clock, or persist anything.
 #![forbid(unsafe_code)]
@@ -34,7 +34,7 @@ pub mod propose;
 mod testing;
 mod wire;
 
-pub use bus::{Bus, To};
+pub use bus::To;
 pub use clock::{Next, Now, Reading, Stamp};
 pub use message::{Envelope, MemberId, Message, Proposal, ProposalId, Report, Why};
 pub use timevisor_timelines::name::{InvalidName, TimelineName as Name};

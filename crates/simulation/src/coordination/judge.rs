@@ -63,7 +63,8 @@ struct Known {
     accepted: BTreeSet<MemberId>,
     fired: BTreeSet<MemberId>,
     aborted: bool,
-    outcomes: BTreeMap<MemberId, Outcome>,
+    /// All that were told, corrected ones included.
+    outcomes: Vec<(MemberId, Outcome)>,
 }
 
 /// Judges one schedule.
@@ -89,7 +90,7 @@ impl Judge {
             accepted: [id.proposer].into(),
             fired: BTreeSet::new(),
             aborted: false,
-            outcomes: BTreeMap::new(),
+            outcomes: Vec::new(),
         };
         // The question may be repeated.
         self.known.entry(id).or_insert_with(|| {
@@ -158,7 +159,7 @@ impl Judge {
         self.judged.outcomes += 1;
         self.judged.unknown += u64::from(!outcome.unknown.is_empty());
         if let Some(known) = self.known.get_mut(&outcome.id) {
-            known.outcomes.insert(member, outcome);
+            known.outcomes.push((member, outcome));
         }
     }
 
@@ -184,8 +185,9 @@ impl Judge {
                 }
             }
             if is_calm {
-                let agreed = known.outcomes.values().filter(|it| it.agreed().is_some()).count();
-                let asked = known.outcomes.len();
+                let last: BTreeMap<_, _> = known.outcomes.iter().map(|(at, it)| (at, it)).collect();
+                let agreed = last.values().filter(|it| it.agreed().is_some()).count();
+                let asked = last.len();
                 if agreed != asked || (!known.fired.is_empty() && known.fired.len() < all) {
                     self.wrong(format!("{id:?} is not agreed on though nothing failed"));
                 }
