@@ -6,7 +6,12 @@
 //! before, unless a disruption is signalled. [`Lines::continued`] enforces both; the property tests
 //! below attack them.
 
-use timevisor_time::{Duration, Instant, Interval, Period};
+use timevisor_time::{Duration, Instant, Interval, Period, RateError};
+
+/// How much slower than the true rate may be an estimate runs that is above the upper bound, ppm. The kernel slews by
+/// 500 at most (`MAXFREQ` in kernel/time/ntp.c), as ntpd does: a CLOCK_REALTIME that follows still has 100 for its
+/// crystal.
+const BACK_PPM: u32 = 400;
 
 /// One affine function of the counter: `time` at the base, then one `period` per tick.
 #[derive(PartialEq, Eq, Debug)]
@@ -230,9 +235,10 @@ impl<S> Lines<S> {
     ///
     /// Bounds nest until shortly before `self` expires ([`renewal`]). The estimate starts where
     /// `self` stands, or ahead of it, and moves towards the target at a rate that the bounds allow.
-    /// An estimate above the new upper bound must not go back: it runs at the slowest allowed rate,
-    /// and the upper bound is raised to it. That is sound, because the estimate was inside the
-    /// previous bound, and temporary.
+    /// An estimate above the new upper bound must not go back: the upper bound is raised to it, and
+    /// it runs up to [`BACK_PPM`] slower than the slowest allowed rate. That is sound, because the
+    /// estimate was inside the previous bound, and temporary. Should nobody publish any more, the
+    /// estimate goes on as slowly, so the bounds grow by as much beyond the expiry.
     #[must_use]
     pub fn continued(&self, target: &Self, now: u64, slew: Slew) -> Self {
         let old = self.rebased(now);
@@ -241,14 +247,23 @@ impl<S> Lines<S> {
         if !renewed {
             self.nest(&mut out, now);
         }
-        out.estimate = slewed(&old.estimate, &out.estimate, &out, slew);
-        if out.estimate.time.to_bits() > out.latest.time.to_bits() {
-            out.latest.time = out.estimate.time;
+        let is_above = old.estimate.time.to_bits() > out.latest.time.to_bits();
+        if is_above {
+            out.latest.time = old.estimate.time;
             if !renewed {
                 self.nest(&mut out, now);
             }
         }
+        let holdover = out.holdover;
+        // A growth that began before `self` expires would not nest.
+        if is_above && (renewed || sooner(self.expiry, out.expiry, now) == self.expiry) {
+            let back = RateError::from_ppm(BACK_PPM).of_ceil(out.earliest.period.to_bits());
+            out.holdover = holdover.saturating_add(back);
+        }
+        out.estimate = slewed(&old.estimate, &out.estimate, &out, slew);
         out.estimate.period = out.inside_until_expiry(&out.estimate);
+        let slower = out.earliest.period.to_bits().saturating_sub(out.estimate.period.to_bits());
+        out.holdover = holdover.max(slower);
         out
     }
 

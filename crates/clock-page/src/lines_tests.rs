@@ -165,15 +165,63 @@ fn a_small_gap_ahead_is_slewed_a_wide_one_jumped() {
 }
 
 #[test]
-fn an_estimate_above_the_new_upper_bound_waits_at_the_slowest_rate() {
-    let old = fixed(0, 1_000_000_000, 5_000_000, 5_000_000);
-    let mut target = fixed(0, 999_000_000, 1_000, 1_000);
-    let next = old.continued(&target, 0, SLEW);
+fn an_estimate_above_the_new_upper_bound_runs_slower_until_it_is_inside() {
+    // 40 ms ahead, as a host whose counter is 66 ppm off may be after ten minutes without its server.
+    let s = |below_ns, above_ns| Step {
+        ticks: 0,
+        below_ns,
+        above_ns,
+        estimate: 0.0,
+        rate: 0.0,
+        rho_ppm: 15,
+        expires_in: 10 * HZ,
+        narrow: 0.9,
+    };
+    let at = |second: u64| Instant::from_unix_nanos(i128::from(second) * 1_000_000_000);
+    let mut in_force = lines(0, at(0), &s(80_000_000, 80_000_000));
+    in_force.estimate.time = at(0) + Duration::from_millis(40);
+    let (mut ahead, mut took) = (Duration::from_millis(40), None);
+    for second in 1..=300 {
+        let (now, before) = (second * HZ, in_force.at(second * HZ).estimate);
+        let next = in_force.continued(&lines(now, at(second), &s(50_000, 50_000)), now, SLEW);
+        let said = next.at(now);
+        assert!(said.estimate >= before, "never back");
+        assert!(said.latest >= said.estimate, "the upper bound is kept up to the estimate");
+        let gap = said.estimate - at(second);
+        // Nominal, less 13.5 + 1.5 ppm of what the true rate may be.
+        let most = ahead + Duration::from_nanos(1_000);
+        assert!(
+            gap <= most && gap > ahead - Duration::from_micros(420),
+            "{second}: {ahead}, {gap}"
+        );
+        for later in [10, 11, 100, 10_000] {
+            let at = next.at(now + later * HZ);
+            assert!(at.earliest <= at.estimate && at.estimate <= at.latest, "outside at +{later}");
+        }
+        if gap <= Duration::from_micros(50) && took.is_none() {
+            took = Some(second);
+            assert!(next.half_width() <= Duration::from_micros(101), "{}", next.half_width());
+        }
+        (ahead, in_force) = (gap, next);
+    }
+    let took = took.expect("inside in the end");
+    assert!((90..=180).contains(&took), "{took} s for 40 ms at 400 ppm");
+    assert_eq!(in_force.holdover, lines(0, at(0), &s(0, 0)).holdover, "and no growth is left");
+}
+
+#[test]
+fn who_dies_while_the_estimate_is_above_the_bound_leaves_bounds_that_hold_it() {
+    let old = fixed(0, 1_000_000_000, 50_000_000, 50_000_000);
+    let mut target = fixed(0, 960_000_000, 1_000, 1_000);
+    target.expiry = 10 * HZ;
+    let next = old.continued(&Lines { expiry: 100 * HZ, ..target }, 0, SLEW);
     assert_eq!(next.estimate.time, old.estimate.time, "never back");
-    assert_eq!(next.latest.time, next.estimate.time, "the upper bound is kept up to the estimate");
-    assert_eq!(next.estimate.period, next.earliest.period);
+    for seconds in [0, 10, 101, 1_000, 100_000] {
+        let at = next.at(seconds * HZ);
+        assert!(at.earliest <= at.estimate && at.estimate <= at.latest, "outside at {seconds} s");
+    }
     // Once the target has caught up, the bound is the target's again.
-    target = fixed(0, 1_001_000_000, 1_000, 1_000);
+    let target = fixed(0, 1_001_000_000, 1_000, 1_000);
     assert!(next.continued(&target, 0, SLEW).half_width() < Duration::from_micros(1002));
 }
 

@@ -11,10 +11,10 @@ use crate::lines::{Line, Lines, Slew, renewal};
 /// The time in which the estimate closes a gap, at least ([`Policy::slew`]). It is shorter than a
 /// poll interval.
 const SLEW_HORIZON: Duration = Duration::from_secs(8);
-/// A wider gap ahead is jumped: slewing it at 15 ppm would take minutes.
+/// A wider gap ahead is jumped: slewing it at the 15 ppm that bounds allow would take minutes.
 const SLEW_JUMP: Duration = Duration::from_millis(1);
-/// An estimate this far above the upper bound steps back as a disruption: slewing at 100 ppm would
-/// take 17 minutes.
+/// An estimate this far above the upper bound steps back as a disruption: slewing at 400 ppm would
+/// take four minutes and more.
 const STEP_BACK: Duration = Duration::from_millis(100);
 
 /// Parameters of one publisher.
@@ -87,7 +87,7 @@ impl Policy {
     /// True when the clock must step, as a disruption. New knowledge can exclude everything that
     /// was published, for instance when a restarted daemon recovered lines that followed another
     /// reference. Continuing from such lines would hold the clock back for ever. Continuing from an
-    /// estimate far above the upper bound would do so for hours; that happens after the wrong one
+    /// estimate far above the upper bound would do so for minutes; that happens after the wrong one
     /// of two disagreeing references was believed.
     #[must_use]
     pub fn must_step(&self, in_force: &Lines<Tai>, target: &Lines<Tai>, now: u64) -> bool {
@@ -191,7 +191,7 @@ mod tests {
         assert!(p.must_step(&old, &p.lines(0, &known(90_000, half)), 0));
         let wide = p.lines(0, &known(0, Duration::from_secs(1)));
         let back = p.lines(0, &known(-200_000_000, half));
-        assert!(p.must_step(&wide, &back, 0), "200 ms would take hours to slew");
+        assert!(p.must_step(&wide, &back, 0), "200 ms would take minutes to slew");
     }
 
     #[test]

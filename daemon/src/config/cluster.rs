@@ -16,7 +16,7 @@ use timevisor_protocols::ntp::precise::Name;
 use timevisor_protocols::nts::negotiation::DEFAULT_NTP_PORT;
 use timevisor_protocols::nts::server::CookieKeys;
 use timevisor_protocols::nts::shared::{self, Sealer, Secret, session};
-use timevisor_time::{Duration, Period};
+use timevisor_time::{Duration, Period, RateError};
 use zeroize::Zeroizing;
 
 use super::{Config, span};
@@ -163,12 +163,20 @@ impl ClusterConfig {
         self.timeline.as_deref().and_then(Name::new)
     }
 
-    /// When another host continues the timeline; one that serves others at `port`, or 0.
-    pub fn succession(&self, port: u16) -> succession::Settings {
+    /// When another host continues the timeline; one that serves others at `port`, or 0, and has measured its
+    /// counter's rate within `calibrated`. Others refuse a master that states more than they allow for
+    /// (`calibration_ppm`), so such a host does not become one.
+    pub fn succession(&self, port: u16, calibrated: RateError) -> succession::Settings {
         // A canvass of hosts of which some do not answer takes most of a second.
         let (after, step) =
             (span(self.takeover_after), span(self.poll).max(Duration::from_secs(1)));
-        succession::Settings { after, step, leads: self.serve && port != 0 }
+        let leads = self.serve && port != 0 && self.allows(calibrated);
+        succession::Settings { after, step, leads }
+    }
+
+    /// Whether a host that has measured its counter's rate so well may be master of the timeline.
+    pub fn allows(&self, calibrated: RateError) -> bool {
+        calibrated <= RateError::from_ppm(self.calibration_ppm)
     }
 
     /// The key of the cookies under this of its names, if it has a secret.
@@ -424,6 +432,15 @@ mod tests {
         assert!(problem(lying).contains("peers = 5"), "{}", problem(lying));
         let one = "[[cluster]]\nname = \"lab\"\nseeds = [\"10.0.0.1\", \"10.0.0.1:124\", \"10.0.0.2\"]\nliars = 1\n";
         assert!(problem(one).contains("at different addresses"), "{}", problem(one));
+    }
+
+    #[test]
+    fn a_host_that_others_would_refuse_is_never_master() {
+        let text = "name = \"lab\"\nseeds = [\"192.0.2.1\"]\ntimeline = \"cell\"\n";
+        let config: ClusterConfig = toml::from_str(text).unwrap();
+        assert!(config.succession(123, RateError::from_ppm(300)).leads);
+        assert!(!config.succession(123, RateError::from_ppm(301)).leads);
+        assert!(!config.succession(0, RateError::from_ppm(1)).leads, "nobody can ask it");
     }
 
     #[test]

@@ -154,6 +154,16 @@ impl ClusterTimeline {
         let parameters = both_wander(config.parameters(), calibrated);
         let names = [timeline.clone()];
         let calibration = clock.calibration;
+        if !cluster.allows(calibration.error) {
+            tracing::warn!(
+                "cluster {}: this host has measured its counter's rate within {:.0} ppm only, and {} are allowed, so it is \
+                 never master of {timeline}; restart timevisord when the machine is less busy, or raise calibration_ppm \
+                 on all hosts",
+                cluster.name,
+                calibration.error.ppb() / 1e3,
+                cluster.calibration_ppm
+            );
+        }
         let ensemble = Ensemble::new(&parameters, &names, calibration.period, calibration.error);
         let counter = clock.counter.read_ordered();
         Ok(Self {
@@ -189,7 +199,7 @@ impl ClusterTimeline {
             let (nominal, error) = around.calibration;
             // Our counter against TAI, and the master's.
             let rate = RateLimits::around(nominal, unmeasured.plus(error).against(most));
-            let succession = Some(settings.succession(port));
+            let succession = Some(settings.succession(port, error));
             let own = own_address(&settings.seeds, around);
             let node = settings.node(own, rate, nominal, succession, random(), now);
             let timeline = settings.wire_timeline().unwrap_or_default();

@@ -8,9 +8,15 @@ use timevisor_time::{Duration, Period, RateError};
 
 use crate::clock;
 
-/// How long the measurement takes. The error is two bracket widths (about 100 ns) over this
+/// How long the measurement takes at least. The error is two bracket widths (about 100 ns) over this
 /// baseline: about 1 ppm.
 pub const BASELINE: std::time::Duration = std::time::Duration::from_millis(100);
+/// The baseline is doubled until the period is known this well. Where a read of the counter takes microseconds (it
+/// traps, or the machine is busy) brackets are 40 us wide, which is 400 ppm of 0.1 s: an estimate that nobody corrects
+/// is 40 ms off after 100 s.
+const GOOD_PPM: u32 = 10;
+/// So many ends are measured at most, the last one 1.6 s after the first.
+const MOST_ENDS: usize = 6;
 /// Number of brackets tried at each end; the narrowest is used.
 const TRIES: usize = 16;
 /// Granularity to which a CLOCK_MONOTONIC_RAW stamp is rounded down.
@@ -47,8 +53,8 @@ pub struct RawBracket {
     pub after: u64,
 }
 
-/// Measures `counter` for about 100 ms. CLOCK_MONOTONIC_RAW itself is 1 GHz by definition, so for
-/// it this returns immediately.
+/// Measures `counter` for 0.1 s, and up to 1.6 s where that does not tell its period within 10 ppm.
+/// CLOCK_MONOTONIC_RAW itself is 1 GHz by definition, so for it this returns immediately.
 ///
 /// # Errors
 /// When the counter stands still or is too slow for a page.
@@ -57,10 +63,43 @@ pub fn calibrate(counter: &impl Counter) -> Result<Calibration, CalibrationError
         let period = Period::from_hz(1_000_000_000).ok_or(CalibrationError::TooSlow)?;
         return Ok(Calibration { period, error: RateError::ZERO });
     }
-    let first = best_bracket(counter);
-    std::thread::sleep(BASELINE);
-    let last = best_bracket(counter);
-    from_brackets(first, last)
+    until_good(|| best_bracket(counter), std::thread::sleep)
+}
+
+/// Measures one end after the other, each as long after the first as all before together.
+fn until_good(
+    mut end: impl FnMut() -> RawBracket,
+    mut wait: impl FnMut(std::time::Duration),
+) -> Result<Calibration, CalibrationError> {
+    let (mut ends, mut pause) = (vec![end()], BASELINE);
+    loop {
+        wait(pause);
+        ends.push(end());
+        let found = best_pair(&ends);
+        let is_good = |found: &Calibration| found.error <= RateError::from_ppm(GOOD_PPM);
+        if found.as_ref().is_ok_and(is_good) || ends.len() >= MOST_ENDS {
+            return found;
+        }
+        if ends.len() > 2 {
+            pause *= 2;
+        }
+    }
+}
+
+/// What the two ends tell that tell most: one that was measured on a busy processor is left out.
+fn best_pair(ends: &[RawBracket]) -> Result<Calibration, CalibrationError> {
+    let mut best: Result<Calibration, _> = Err(CalibrationError::Stopped);
+    for (at, last) in ends.iter().enumerate() {
+        for first in &ends[..at] {
+            let found = from_brackets(*first, *last);
+            best = match (best, found) {
+                (Ok(best), Ok(found)) => Ok(if best.error <= found.error { best } else { found }),
+                (Ok(best), Err(_)) => Ok(best),
+                (Err(_), found) => found,
+            };
+        }
+    }
+    best
 }
 
 /// The narrowest of several readings.
@@ -146,6 +185,35 @@ mod tests {
         assert_eq!(from_brackets(bracket, later), Err(CalibrationError::Stopped));
         let slow = RawBracket { before: 1_007, raw_ns: 100_000_100, after: 1_007 };
         assert_eq!(from_brackets(bracket, slow), Err(CalibrationError::TooSlow));
+    }
+
+    /// A counter of 1 GHz whose reads are `widths` ticks apart, one width for each end. Returns what is found, and
+    /// after how long.
+    fn measured(widths: &[u64]) -> (Calibration, std::time::Duration) {
+        let now = std::cell::Cell::new(std::time::Duration::from_secs(1));
+        let mut widths = widths.iter();
+        let end = || {
+            let raw_ns = u64::try_from(now.get().as_nanos()).unwrap();
+            // The clock was read at the end of the bracket: the worst of cases.
+            let width = widths.next().unwrap();
+            RawBracket { before: raw_ns - width, raw_ns, after: raw_ns }
+        };
+        let found = until_good(end, |pause| now.set(now.get() + pause)).unwrap();
+        (found, now.get() - std::time::Duration::from_secs(1))
+    }
+
+    #[test]
+    fn where_reads_are_slow_it_takes_longer() {
+        let (found, took) = measured(&[100, 100]);
+        assert!(found.error <= RateError::from_ppm(2) && took == BASELINE, "{found:?}");
+        let (found, took) = measured(&[40_000; 6]);
+        assert!(found.error <= RateError::from_ppm(26) && took == BASELINE * 16, "{found:?}");
+        // Two ends on a busy processor: the others tell more.
+        let (found, took) = measured(&[3_000_000, 1_000, 400_000, 1_000]);
+        assert!(
+            found.error <= RateError::from_ppm(10) && took == BASELINE * 4,
+            "{found:?}, {took:?}"
+        );
     }
 
     #[test]
