@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use timevisor::Requirement;
 use timevisor::group::{
-    Accept, Group, JoinOptions, Message, Order, Outcome, Proposed, Reported, Secret,
+    Accept, BusAddress, Group, JoinOptions, Message, Order, Outcome, Proposed, Reported, Secret,
 };
 
 use crate::bind::{connect, span};
@@ -28,9 +28,12 @@ pub struct Membership {
     /// True time may be this far from the estimate, for example 1ms
     #[arg(long, value_name = "SPAN", value_parser = span)]
     within: Option<Duration>,
-    /// Where the bus listens
-    #[arg(long, value_name = "SOCKET")]
-    bus: Option<PathBuf>,
+    /// Where the bus listens: a socket, or tls://HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    bus: Option<String>,
+    /// Who signed the certificate of a bus elsewhere, or that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "bus")]
+    authority: Option<PathBuf>,
     /// The group's key, from a file that `timevisor cluster key` made
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -120,13 +123,18 @@ impl Membership {
         let options = JoinOptions {
             timeline: self.timeline.clone(),
             requirement: self.within.map(Requirement::within),
-            bus: self.bus.clone(),
+            bus: self.bus()?,
             key,
             ..JoinOptions::default()
         };
         let group = client.join_with(&self.group, &self.name(), &options)?;
         group.accept(Accept::All);
         Ok(group)
+    }
+
+    fn bus(&self) -> Result<Option<BusAddress>> {
+        let parse = |text: &String| BusAddress::parse(text, self.authority.as_deref());
+        Ok(self.bus.as_ref().map(parse).transpose()?)
     }
 
     fn name(&self) -> String {

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use timevisor_linux::peer;
-use timevisor_protocols::bus::{Frames, FromBus, SOCKET, ToBus, VERSION, frame};
+use timevisor_protocols::bus::{Frames, FromBus, ToBus, VERSION, frame};
 
+use super::address::BusAddress;
 use super::error::JoinError;
+use super::link::Link;
 use crate::tried::Tried;
 
 /// How long the bus may take to answer a join.
@@ -22,22 +21,9 @@ const MOST_WAITING: usize = 4 << 20;
 /// The handle of the connection's only member.
 pub const HANDLE: u32 = 1;
 
-/// Where a bus may listen.
-pub fn candidates(stated: Option<&Path>) -> Vec<PathBuf> {
-    if let Some(path) = stated {
-        return vec![path.to_owned()];
-    }
-    if let Some(path) = std::env::var_os("TIMEVISOR_BUS") {
-        return vec![path.into()];
-    }
-    let own = std::env::var_os("XDG_RUNTIME_DIR");
-    let own = own.map(|folder| Path::new(&folder).join("timevisor-bus.socket"));
-    own.into_iter().chain([PathBuf::from(SOCKET)]).collect()
-}
-
 /// One connection.
 pub struct Connection {
-    stream: UnixStream,
+    link: Link,
     frames: Frames,
     out: VecDeque<u8>,
     /// The other end is gone.
@@ -45,20 +31,20 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the first that answers, and says hello.
-    pub fn open(candidates: &[PathBuf]) -> Result<Self, JoinError> {
+    /// Connects to the first that answers, and says hello. Over the network this may take seconds.
+    pub fn open(candidates: &[BusAddress]) -> Result<Self, JoinError> {
         let mut tried = Vec::new();
-        for path in candidates {
-            match peer::connect(path) {
-                Ok(stream) => {
+        for address in candidates {
+            match Link::open(address) {
+                Ok(link) => {
                     let (frames, out) = (Frames::default(), VecDeque::new());
-                    let mut connection = Self { stream, frames, out, is_over: false };
+                    let mut connection = Self { link, frames, out, is_over: false };
                     let client = std::env::args().next().unwrap_or_default();
                     let client = client.chars().take(60).collect();
                     connection.send(&ToBus::Hello { version: VERSION, client });
                     return Ok(connection);
                 }
-                Err(error) => tried.push(Tried::new(&path.display(), &error)),
+                Err(error) => tried.push(Tried::new(address, &error)),
             }
         }
         Err(JoinError::NoBus(tried))
@@ -71,7 +57,7 @@ impl Connection {
 
     /// Whether something waits to be written.
     pub fn wants_to_write(&self) -> bool {
-        !self.out.is_empty()
+        !self.out.is_empty() || self.link.holds_back()
     }
 
     /// Whether the bus takes frames more slowly than they come.
@@ -89,12 +75,16 @@ impl Connection {
     pub fn flush(&mut self) {
         while !self.out.is_empty() {
             let (front, _) = self.out.as_slices();
-            match self.stream.write(front) {
+            match self.link.write(front) {
                 Ok(0) => return self.is_over = true,
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(error) if is_temporary(&error) => return,
                 Err(_) => return self.is_over = true,
             }
+        }
+        match self.link.flush() {
+            Err(error) if !is_temporary(&error) => self.is_over = true,
+            Ok(()) | Err(_) => {}
         }
     }
 
@@ -102,12 +92,13 @@ impl Connection {
     pub fn read(&mut self) -> Vec<FromBus> {
         let (mut found, mut buffer) = (Vec::new(), [0; 1 << 14]);
         loop {
-            match self.stream.read(&mut buffer) {
+            match self.link.read(&mut buffer) {
                 Ok(0) => self.is_over = true,
+                // TLS gives a record at a time: nothing is left only when it says so.
                 Ok(count) => {
                     self.frames.push(&buffer[..count]);
                     self.take(&mut found);
-                    if count == buffer.len() {
+                    if !self.is_over {
                         continue;
                     }
                 }
@@ -135,7 +126,7 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.link.as_fd()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use timevisor_coordination::{MemberId, hub};
@@ -30,7 +30,7 @@ const NAP: Span = Span::from_millis(100);
 
 /// What the thread keeps for itself.
 struct Driver<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     /// Who waits for the first answer to the join.
     answered: Option<&'a Sender<Result<(), JoinError>>>,
     timer: TimerFd,
@@ -39,13 +39,15 @@ struct Driver<'a> {
     alive_at: Span,
     retry: Duration,
     reconnect_at: Option<Span>,
+    /// A connection that another thread opens: over the network that takes long, and what is due must not wait.
+    opening: Option<Receiver<Result<Connection, JoinError>>>,
     met: Option<bool>,
     lease: Span,
     end: Option<Span>,
 }
 
 /// Runs until the group ends.
-pub fn run(shared: &Shared, connection: Connection, answered: &Sender<Result<(), JoinError>>) {
+pub fn run(shared: &Arc<Shared>, connection: Connection, answered: &Sender<Result<(), JoinError>>) {
     let timer = match TimerFd::new() {
         Ok(timer) => timer,
         Err(error) => return drop(answered.send(Err(error.into()))),
@@ -63,6 +65,7 @@ pub fn run(shared: &Shared, connection: Connection, answered: &Sender<Result<(),
         alive_at: Span::ZERO,
         retry: FIRST_RETRY,
         reconnect_at: None,
+        opening: None,
         met: None,
         lease: span(shared.join.lease),
         end: None,
@@ -81,7 +84,7 @@ pub fn run(shared: &Shared, connection: Connection, answered: &Sender<Result<(),
 impl Driver<'_> {
     /// Everything that is due, then a sleep. False when the group ends.
     fn turn(&mut self) -> bool {
-        let shared = self.shared;
+        let shared = Arc::clone(self.shared);
         let mut state = shared.lock();
         let _ = shared.flag.clear();
         let _ = self.timer.clear();
@@ -232,14 +235,35 @@ impl Driver<'_> {
         }
         if self.reconnect_at.is_some_and(|at| elapsed >= at) {
             self.reconnect_at = None;
-            match Connection::open(&self.shared.join.sockets) {
-                Ok(connection) => {
-                    state.connection = Some(connection);
-                    state.send(&join_frame(&self.shared.join));
-                }
-                Err(_) => self.try_again(elapsed),
-            }
+            self.open();
         }
+        let Some(opening) = &self.opening else { return };
+        let opened = match opening.try_recv() {
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) | Ok(Err(_)) => None,
+            Ok(Ok(connection)) => Some(connection),
+        };
+        self.opening = None;
+        match opened {
+            Some(connection) => {
+                state.connection = Some(connection);
+                state.send(&join_frame(&self.shared.join));
+            }
+            None => self.try_again(elapsed),
+        }
+    }
+
+    /// Opens a connection in a thread of its own.
+    fn open(&mut self) {
+        let (opened, opening) = channel();
+        let shared = Arc::clone(self.shared);
+        let open = move || {
+            let _ = opened.send(Connection::open(&shared.join.buses));
+            shared.wake();
+        };
+        // Where there can be no thread, the channel's other end is gone, and that is a failure as any other.
+        let _ = std::thread::Builder::new().name("timevisor-join".to_owned()).spawn(open);
+        self.opening = Some(opening);
     }
 
     fn disconnect(&mut self, state: &mut State) {

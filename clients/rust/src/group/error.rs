@@ -24,6 +24,9 @@ pub enum JoinError {
     /// The timeline cannot be read.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
+    /// An address that cannot be one.
+    #[error("{0:?} is no address of a bus: {1}")]
+    Address(String, String),
     /// No bus was found.
     #[error(
         "there is no bus: {}; start timevisor-bus, or say where it listens (TIMEVISOR_BUS)",

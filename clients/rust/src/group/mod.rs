@@ -23,21 +23,22 @@
 //! | file | owns |
 //! | --- | --- |
 //! | this one | [`Group`], [`JoinOptions`]: joining, and what a member can do |
-//! | `connection.rs` | the socket: frames in and out |
+//! | `address.rs` | [`BusAddress`]: where a bus listens |
+//! | `link.rs` | the bytes to and from it, over a Unix socket or TLS |
+//! | `connection.rs` | frames in and out |
 //! | `state.rs` | what the program's threads and the group's share |
 //! | `driver.rs` | the group's thread |
 //! | `events.rs` | [`Inbox`]: queues that the program reads |
 //! | `error.rs` | why something did not work |
-//!
-//! What it does not do yet: reach a bus on another machine.
 
+mod address;
 mod connection;
 mod driver;
 mod error;
 mod events;
+mod link;
 mod state;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,7 @@ use crate::binding::Binding;
 use crate::client::Client;
 use crate::requirement::Requirement;
 use crate::timeline::Timeline;
+pub use address::BusAddress;
 pub use error::{GroupError, JoinError};
 pub use events::{Inbox, Message, Order, Proposed, Reported};
 use state::{Shared, State};
@@ -65,9 +67,10 @@ pub struct JoinOptions {
     pub timeline: String,
     /// What this member needs of it.
     pub requirement: Option<Requirement>,
-    /// Where the bus listens. By default `TIMEVISOR_BUS`, then timevisor-bus.socket in
-    /// `XDG_RUNTIME_DIR`, then /run/timevisor-bus/socket.
-    pub bus: Option<PathBuf>,
+    /// Where the bus listens. By default `TIMEVISOR_BUS` (a path, or `tls://HOST:PORT` with
+    /// `TIMEVISOR_BUS_AUTHORITY`), then timevisor-bus.socket in `XDG_RUNTIME_DIR`, then
+    /// /run/timevisor-bus/socket.
+    pub bus: Option<BusAddress>,
     /// The group's key, if it has one.
     pub key: Option<Secret>,
     /// After so long without a sign of this program the others count it as gone.
@@ -180,9 +183,9 @@ impl Group {
             requirement: sides,
             lease: options.lease,
             key: options.key.clone(),
-            sockets: connection::candidates(options.bus.as_deref()),
+            buses: BusAddress::candidates(options.bus.as_ref())?,
         };
-        let connection = connection::Connection::open(&join.sockets)?;
+        let connection = connection::Connection::open(&join.buses)?;
         let member = Member::new(own, timevisor_coordination::member::Settings::default(), seed);
         let shared = Arc::new(Shared::new(timeline, join, member)?);
         let (answered, answer) = std::sync::mpsc::channel();

@@ -1,7 +1,6 @@
 //! What the program's threads and the group's own thread share.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use timevisor_protocols::bus::{Gone, Info, Sides, ToBus, Who};
 use timevisor_protocols::nts::shared::Secret;
 use timevisor_time::{Duration as Span, Interval, TimescaleId};
 
+use super::address::BusAddress;
 use super::connection::{Connection, HANDLE};
 use super::error::GroupError;
 use super::events::{Inbox, Message, Order, Proposed, Reported, Sender};
@@ -40,7 +40,7 @@ pub struct Join {
     pub requirement: Option<Sides>,
     pub lease: Duration,
     pub key: Option<Secret>,
-    pub sockets: Vec<PathBuf>,
+    pub buses: Vec<BusAddress>,
 }
 
 /// Shared by all threads.

@@ -88,7 +88,10 @@ impl TrustAnchors {
 
     /// Returns the set for the TLS library. An empty set is refused, because it is always a
     /// configuration error.
-    pub(super) fn roots(&self) -> Result<Arc<RootCertStore>, KeyError> {
+    ///
+    /// # Errors
+    /// When it is empty.
+    pub fn roots(&self) -> Result<Arc<RootCertStore>, KeyError> {
         if self.is_empty() { Err(KeyError::NoAuthority) } else { Ok(Arc::clone(&self.0)) }
     }
 }

@@ -1,106 +1,23 @@
 //! Members of groups (the Rust client) over a real timevisor-bus, with clocks that tests drive.
+//!
+//! | file | tests |
+//! | --- | --- |
+//! | this one | a group on one host, and on three |
+//! | `elsewhere.rs` | a bus that is reached over the network |
+//! | `support.rs` | the bus as a process, and the clock |
 #![expect(clippy::unwrap_used, reason = "a test fails where nothing was expected to")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+mod elsewhere;
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
 
 use timevisor::group::{
-    Accept, Group, GroupError, Inbox, JoinError, JoinOptions, Order, Proposed, Reported,
+    Accept, Group, GroupError, JoinError, JoinOptions, Order, Proposed, Reported, Secret,
 };
-use timevisor::manual::Clock;
-use timevisor_protocols::nts::shared::Secret;
 
-const LONG: Duration = Duration::from_secs(20);
-
-struct Bus {
-    process: Child,
-    socket: PathBuf,
-    arguments: Vec<String>,
-}
-
-impl Bus {
-    fn start(socket: &Path, arguments: &[&str]) -> Self {
-        let arguments: Vec<_> = arguments.iter().map(|it| (*it).to_owned()).collect();
-        let process = Command::new(env!("CARGO_BIN_EXE_timevisor-bus"))
-            .arg("--socket")
-            .arg(socket)
-            .args(&arguments)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let end = Instant::now() + LONG;
-        while std::os::unix::net::UnixStream::connect(socket).is_err() {
-            assert!(Instant::now() < end, "the bus does not listen");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Self { process, socket: socket.to_owned(), arguments }
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    fn restart(&mut self) {
-        self.kill();
-        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-        let socket = self.socket.clone();
-        let mut other = Self::start(&socket, &arguments);
-        std::mem::swap(self, &mut other);
-        std::mem::forget(other);
-    }
-}
-
-impl Drop for Bus {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A clock that goes as this machine's does, and the thread that moves it.
-struct Running {
-    clock: Clock,
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Running {
-    fn new() -> Self {
-        let clock = Clock::new(1_000_000_000_000);
-        clock.set_error(Duration::from_micros(50));
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let (clock, stop) = (clock.clone(), Arc::clone(&stop));
-            std::thread::spawn(move || {
-                let mut last = Instant::now();
-                while !stop.load(Ordering::Relaxed) {
-                    std::thread::sleep(Duration::from_micros(500));
-                    let now = Instant::now();
-                    clock.advance(now - last);
-                    last = now;
-                }
-            })
-        };
-        Self { clock, stop, thread: Some(thread) }
-    }
-
-    fn now_ns(&self) -> i64 {
-        self.clock.timeline().now().unwrap().latest_ns()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
+use support::{Bus, LONG, Running, until};
 
 struct Cell {
     folder: tempfile::TempDir,
@@ -116,7 +33,7 @@ impl Cell {
     }
 
     fn try_join(&self, member: &str, options: JoinOptions) -> Result<Group, JoinError> {
-        let bus = Some(self.bus.socket.clone());
+        let bus = Some(self.bus.socket.clone().into());
         let timeline = self.time.clock.timeline();
         Group::join(&timeline, "cell7", member, &JoinOptions { bus, ..options })
     }
@@ -131,15 +48,6 @@ impl Cell {
         let members = ["a", "b", "c"].map(|member| self.join(member));
         members.iter().for_each(|member| member.wait_for(3, LONG).unwrap());
         members
-    }
-}
-
-fn until<T>(inbox: &Inbox<T>, is: impl Fn(&T) -> bool) -> T {
-    loop {
-        let next = inbox.next_within(LONG).expect("it did not happen in 20 s");
-        if is(&next) {
-            return next;
-        }
     }
 }
 
@@ -271,7 +179,7 @@ fn what_cannot_be_joined_says_why() {
     let bad = cell.try_join("no name", JoinOptions::default()).unwrap_err().to_string();
     assert!(bad.contains("cannot be a name"), "{bad}");
     let nowhere =
-        JoinOptions { bus: Some(cell.folder.path().join("no")), ..JoinOptions::default() };
+        JoinOptions { bus: Some(cell.folder.path().join("no").into()), ..JoinOptions::default() };
     let timeline = cell.time.clock.timeline();
     let none = Group::join(&timeline, "cell7", "z", &nowhere).unwrap_err().to_string();
     assert!(none.contains("start timevisor-bus"), "{none}");
@@ -289,7 +197,8 @@ fn a_group_with_a_key_needs_that_key() {
     let time = Running::new();
     let join = |member: &str, key: Option<&str>| {
         let key = key.map(|last| Secret::parse(text(last).as_bytes()).unwrap());
-        let options = JoinOptions { bus: Some(bus.socket.clone()), key, ..JoinOptions::default() };
+        let options =
+            JoinOptions { bus: Some(bus.socket.clone().into()), key, ..JoinOptions::default() };
         Group::join(&time.clock.timeline(), "cell7", member, &options)
     };
     let _member = join("a", Some("ef")).unwrap();
@@ -326,7 +235,7 @@ fn a_group_with_a_key_is_one_group_on_three_hosts_in_a_row() {
         let socket = folder.path().join(format!("socket{index}"));
         let bus = Bus::start(&socket, &["--config", config.to_str().unwrap()]);
         let options = JoinOptions {
-            bus: Some(bus.socket.clone()),
+            bus: Some(bus.socket.clone().into()),
             key: Some(Secret::parse(text.as_bytes()).unwrap()),
             ..JoinOptions::default()
         };
