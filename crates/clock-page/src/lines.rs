@@ -236,7 +236,7 @@ impl<S> Lines<S> {
     /// Bounds nest until shortly before `self` expires ([`renewal`]). The estimate starts where
     /// `self` stands, or ahead of it, and moves towards the target at a rate that the bounds allow.
     /// An estimate above the new upper bound must not go back: the upper bound is raised to it, and
-    /// it runs up to [`BACK_PPM`] slower than the slowest allowed rate. That is sound, because the
+    /// it runs up to 400 ppm slower than the slowest allowed rate. That is sound, because the
     /// estimate was inside the previous bound, and temporary. Should nobody publish any more, the
     /// estimate goes on as slowly, so the bounds grow by as much beyond the expiry.
     #[must_use]
