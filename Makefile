@@ -23,7 +23,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions bounds reservations schedules soak experiment fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions bounds reservations schedules soak experiment arms fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(EXPERIMENTS) $(if $(filter list,$(NAME)),list,run $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES)))
+
+arms: ## Two robot arms carry a part while something goes wrong: table, picture, animation; then all faults in turn for MINUTES=1 and more
+	@$(EXPERIMENTS) run arms --minutes $(if $(filter-out file default,$(origin MINUTES)),$(MINUTES),1)
 
 soak: ## Four guests against the host for MINUTES=10 (weekly)
 	@$(LAB) soak --minutes $(MINUTES)

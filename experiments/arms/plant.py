@@ -56,6 +56,7 @@ class Plant:
         self.refused: Counter = Counter()  # by cause
         self.stops, self.linked_holds, self.skipped_steps = 0, 0, 0
         self.late_ns = array("q")
+        self.deviation_max_mm = 0.0
         self.running, self._stopped_at = True, None
         self._answers: list[tuple[SetPoint, tuple]] = []
 
@@ -120,6 +121,8 @@ class Plant:
         following = [physics.drives[arm].following for arm in cell.ARMS]
         common = STOPPED * physics.monitor.stopped | GRIPPED * physics.monitor.gripped
         distance = float("nan") if physics.deviation is None else float(np.linalg.norm(physics.deviation))
+        if distance > self.deviation_max_mm:  # never for NaN
+            self.deviation_max_mm = distance
         for point, sender in self._answers:
             index = physics.index
             q, dq = physics.data.qpos[index.qpos[point.arm]], physics.data.qvel[index.qvel[point.arm]]
@@ -192,6 +195,7 @@ class Plant:
             "linked_holds": self.linked_holds,
             "gripped": physics.monitor.gripped,
             "deviation_mm": distance,
+            "deviation_max_mm": round(self.deviation_max_mm, 4),
             "bar": [round(float(v), 5) for v in physics.bar()],
             "refused": dict(self.refused),
             "arms": {arm: {"following": d.following, **d.counts} for arm, d in physics.drives.items()},

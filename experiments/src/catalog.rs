@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use timevisor_lab::scenario::Context;
 
-use super::{accuracy, kairos, report, rtvm, rvec, scale_cpu, scale_net, scale_read, table1, vebt};
+use super::{
+    accuracy, arms, kairos, report, rtvm, rvec, scale_cpu, scale_net, scale_read, table1, vebt,
+};
 
 /// One experiment.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +59,13 @@ pub(crate) const ALL: &[Experiment] = &[
         about: "read latency in 1 to 8 guests that read at once (figure 15)",
         minutes: 2,
         run: scale_read::run,
+        smoke: None,
+    },
+    Experiment {
+        name: "arms",
+        about: "two robot arms carry a part while something goes wrong, beside clocks without bounds (section III)",
+        minutes: 1,
+        run: arms::run,
         smoke: None,
     },
     Experiment {

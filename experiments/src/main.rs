@@ -14,6 +14,7 @@
 //! | `watch.rs`, `steps.rs` | samples over time, and under one load after another |
 //! | `latency.rs` | runs lab-latency |
 //! | `statistics.rs`, `report.rs`, `pictures.rs` | statistics, tables and files, clock pictures |
+//! | `arms/` | section III: two arms, beside clocks without bounds; the plant is in experiments/arms |
 //! | `paper.rs` | QuartzV's published results |
 //! | `spread.rs` | quartiles and percentiles |
 //! | `job.rs` | a program in a guest that prints one line of JSON |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod accuracy;
+mod arms;
 mod catalog;
 mod fleet;
 mod job;

@@ -227,6 +227,15 @@ impl Host {
             .context("timevisord does not end on SIGTERM")
     }
 
+    /// A program that will be started in this host's network; it does not outlive the lab.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        match &self.network {
+            Some(network) => network.command(program),
+            None => command::tethered(program),
+        }
+    }
+
     /// Runs `timevisor ARGUMENTS` against this daemon.
     ///
     /// # Errors

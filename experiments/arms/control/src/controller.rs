@@ -53,6 +53,8 @@ pub struct Controller {
     mode: Mode,
     state: Option<(State, i64)>,
     follows_ns: i64,
+    /// When it last had a cycle.
+    elapsed_ns: i64,
     other: Option<(Status, i64)>,
     run: u64,
     plan_ns: i64,
@@ -76,6 +78,7 @@ impl Controller {
             mode: Mode::Standing { q: None },
             state: None,
             follows_ns: 0,
+            elapsed_ns: 0,
             other: None,
             run: 0,
             plan_ns: 0,
@@ -177,6 +180,7 @@ impl Controller {
 
     /// One cycle: the set-point to send now, if any.
     pub fn step(&mut self, clock: Option<&Clock>, elapsed_ns: i64) -> Option<SetPoint> {
+        self.elapsed_ns = elapsed_ns;
         self.met = clock.is_some_and(|clock| clock.met);
         match &self.mode {
             Mode::Silent { until_ns } => {
@@ -268,7 +272,8 @@ impl Controller {
     }
 
     fn stands(&self) -> bool {
-        self.state.is_some_and(|(state, _)| state.follows && !state.is_stopped)
+        let is_fresh = |at: i64| self.elapsed_ns - at <= UNANSWERED_NS;
+        self.state.is_some_and(|(state, at)| state.follows && !state.is_stopped && is_fresh(at))
     }
 
     fn hold(&mut self, why: &str, elapsed_ns: i64) -> Option<SetPoint> {

@@ -59,11 +59,12 @@ fn main() -> Result<()> {
         Some(server) => Source::naive(server)?,
         None => Source::Timeline(timeline),
     };
+    let naive = arguments.naive.is_some();
     let (heard_here, heard) = channel();
     let (said, said_there) = channel();
     let talk = std::thread::Builder::new()
         .name("talk".to_owned())
-        .spawn(move || serve(&group, arm, &heard_here, &said_there))?;
+        .spawn(move || serve(&group, arm, naive, &heard_here, &said_there))?;
     println!("{}", json!({"arm": arm.name(), "event": "joined"}));
     let begun = Instant::now();
     let controller = Controller::new(arm);

@@ -1,6 +1,6 @@
 //! The planner: publishes where both arms shall be at which time, and proposes from when on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -24,9 +24,9 @@ const UNDECIDED: Duration = Duration::from_secs(2);
 struct Arguments {
     /// What plan.py wrote
     plan: PathBuf,
-    /// To inject a fault: each message is sent so late, ms
-    #[arg(long, default_value_t = 0)]
-    late_ms: u64,
+    /// To inject a fault: each message is sent as late as this file says, ms
+    #[arg(long, value_name = "FILE")]
+    late: Option<PathBuf>,
     #[command(flatten)]
     membership: Membership,
 }
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
         for action in planner.on_timer(now_ns, elapsed_ns) {
             match action {
                 Action::Publish(commands) => {
-                    std::thread::sleep(Duration::from_millis(arguments.late_ms));
+                    std::thread::sleep(late(arguments.late.as_deref()));
                     publish(&group, COMMANDS, &commands);
                 }
                 Action::Propose(start) => {
@@ -94,4 +94,9 @@ fn main() -> Result<()> {
         }
         std::thread::sleep(TURN);
     }
+}
+
+fn late(file: Option<&Path>) -> Duration {
+    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    Duration::from_millis(text.trim().parse().unwrap_or(0))
 }
