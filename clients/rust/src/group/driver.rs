@@ -75,6 +75,7 @@ pub fn run(shared: &Shared, connection: Connection, answered: &Sender<Result<(),
     while driver.turn() {
         shared.notify();
     }
+    shared.lock().end_inboxes();
     shared.notify();
 }
 
