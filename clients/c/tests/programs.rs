@@ -278,6 +278,26 @@ fn with_a_timevisord() {
     check(start(&truncated).arg(copy));
     let bound = compile("tests/bound.c", Link::Checked);
     check(start(&bound).args([daemon.path("clock"), daemon.path("timelines")]));
+    act_together(&daemon);
+}
+
+/// Two programs of the example.
+fn act_together(daemon: &Daemon) {
+    let socket = daemon.folder.path().join("bus");
+    let _bus = Bus::start(&built("timevisor-bus"), &socket, &[]);
+    let example = compile("examples/group.c", Link::Checked);
+    let mut members = ["left", "right"].map(|name| {
+        let mut command = start(&example);
+        command.arg(name).args([daemon.path("clock"), daemon.path("timelines")]);
+        command.env("TIMEVISOR_BUS", &socket).stdout(Stdio::piped()).spawn().unwrap()
+    });
+    for member in &mut members {
+        let status = member.wait().unwrap();
+        let said = std::io::read_to_string(member.stdout.take().unwrap()).unwrap();
+        assert!(status.success(), "{said}");
+        assert!(said.contains("fire      grip the part at "), "{said}");
+        assert!(said.ends_with("fired     left right\n"), "{said}");
+    }
 }
 
 /// A bus of our own, which is stopped at the end.
@@ -319,23 +339,7 @@ fn groups_with_a_bus() {
     let arguments = [OsStr::new("--config"), config.as_os_str()];
     let _with_key = Bus::start(&program, &path("with-key"), &arguments);
     for link in [Link::Checked, Link::Shared] {
-        let group = compile("tests/group.c", link);
-        check(start(&group).arg(&socket).arg(path("with-key")).arg(&key));
-    }
-
-    let daemon = Daemon::start();
-    daemon.first(&compile("examples/first.c", Link::Checked));
-    let example = compile("examples/group.c", Link::Checked);
-    let mut members = ["left", "right"].map(|name| {
-        let mut command = start(&example);
-        command.arg(name).args([daemon.path("clock"), daemon.path("timelines")]);
-        command.env("TIMEVISOR_BUS", &socket).stdout(Stdio::piped()).spawn().unwrap()
-    });
-    for member in &mut members {
-        let status = member.wait().unwrap();
-        let said = std::io::read_to_string(member.stdout.take().unwrap()).unwrap();
-        assert!(status.success(), "{said}");
-        assert!(said.contains("fire      grip the part at "), "{said}");
-        assert!(said.ends_with("fired     left right\n"), "{said}");
+        let members = compile("tests/members.c", link);
+        check(start(&members).arg(&socket).arg(path("with-key")).arg(&key));
     }
 }

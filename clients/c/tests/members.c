@@ -1,4 +1,4 @@
-/* Members of a group over a real timevisor-bus, with a clock that a thread moves: group SOCKET KEY_SOCKET KEY */
+/* Members of a group over a real timevisor-bus, with a clock that a thread moves: members SOCKET KEY_SOCKET KEY */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
