@@ -15,9 +15,10 @@ static int failed(const char *what, int code) {
     return 1;
 }
 
-/* Half a second from now, all that are there. */
+/* A second from now, all that are there. They may be late by 250 ms. */
 static int propose(const timevisor_client *client, const timevisor_group *group) {
     static const char payload[] = "grip the part";
+    timevisor_propose_options options = TIMEVISOR_PROPOSE_OPTIONS_INIT;
     timevisor_reading now = TIMEVISOR_READING_INIT;
     timevisor_timeline *tai;
     timevisor_pending *pending;
@@ -27,7 +28,8 @@ static int propose(const timevisor_client *client, const timevisor_group *group)
     code = timevisor_now(tai, &now);
     timevisor_timeline_free(tai);
     if (code < 0) return code;
-    code = timevisor_group_propose(group, now.latest_ns + SECOND / 2, payload, sizeof payload - 1, NULL, &pending);
+    options.late_at_most_ns = SECOND / 4;
+    code = timevisor_group_propose(group, now.latest_ns + SECOND, payload, sizeof payload - 1, &options, &pending);
     timevisor_pending_free(pending);
     return code;
 }

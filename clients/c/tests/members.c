@@ -37,10 +37,10 @@ static void *drive(void *nothing) {
     return NULL;
 }
 
-static int64_t in_half_a_second(void) {
+static int64_t in_a_second(void) {
     timevisor_reading now = TIMEVISOR_READING_INIT;
     CHECK(timevisor_now(tai, &now) == 0);
-    return now.latest_ns + SECOND / 2;
+    return now.latest_ns + SECOND;
 }
 
 static timevisor_group *join(const char *group, const char *member) {
@@ -203,8 +203,9 @@ static void all_fire_or_nobody(void) {
 
     both("fire", &a, &b);
     CHECK(timevisor_group_proposals(b, &of_b) == 0);
-    at_ns = in_half_a_second();
-    CHECK(timevisor_group_propose(a, at_ns, "grip", 4, NULL, &pending) == 0);
+    at_ns = in_a_second();
+    options.late_at_most_ns = SECOND;
+    CHECK(timevisor_group_propose(a, at_ns, "grip", 4, &options, &pending) == 0);
     CHECK(timevisor_pending_decided(pending, LONG_) == 1);
     CHECK(timevisor_pending_wait(pending, LONG_, &outcome) == 0);
     CHECK(outcome.agreed == TIMEVISOR_AGREEMENT_ALL && outcome.fired == 2 && outcome.quiet == 0 && outcome.unknown == 0);
@@ -225,7 +226,7 @@ static void all_fire_or_nobody(void) {
     options.names = names;
     options.count = 2;
     options.late_at_most_ns = 5 * MS;
-    CHECK(timevisor_group_propose(a, in_half_a_second() + SECOND, NULL, 0, &options, &pending) == 0);
+    CHECK(timevisor_group_propose(a, in_a_second() + SECOND, NULL, 0, &options, &pending) == 0);
     FAILS(timevisor_pending_part(pending, 0, &part), ENOENT, "wait for one");
     until(of_b, TIMEVISOR_PROPOSED_KIND_ASKED, &proposed);
     CHECK(proposed.late_ns == 5 * MS && proposed.length == 0 && proposed.at_ns > at_ns);
@@ -238,7 +239,7 @@ static void all_fire_or_nobody(void) {
     FAILS(timevisor_group_propose(a, at_ns, NULL, 0, NULL, &pending), ETIME, "too close");
     CHECK(pending == NULL);
     names[1] = "c";
-    FAILS(timevisor_group_propose(a, in_half_a_second(), NULL, 0, &options, &pending), ENOENT, "called \"c\"");
+    FAILS(timevisor_group_propose(a, in_a_second(), NULL, 0, &options, &pending), ENOENT, "called \"c\"");
     FAILS(timevisor_group_accept(a, 9), EINVAL, "timevisor_accept");
     timevisor_proposals_free(of_b);
     timevisor_group_leave(a);

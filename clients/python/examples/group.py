@@ -21,8 +21,8 @@ with client.join("cell7", name, timevisor.Requirement.within(SECOND)) as group:
     # Both have an inbox for proposals from here on.
     group.barrier("ready", 2, timeout_ns=30 * SECOND)
     if name == "left":
-        at_ns = client.timeline("tai").now().latest_ns + SECOND // 2
-        group.propose(at_ns, b"grip the part")
+        at_ns = client.timeline("tai").now().latest_ns + SECOND
+        group.propose(at_ns, b"grip the part", late_at_most_ns=SECOND // 4)
 
     while True:
         event = proposals.get(timeout_ns=30 * SECOND)

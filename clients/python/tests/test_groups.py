@@ -114,7 +114,7 @@ class Cell:
             group.wait_for_names(names, timeout_ns=LONG)
         return groups
 
-    def soon(self, after_ns: int = SECOND // 2) -> int:
+    def soon(self, after_ns: int = SECOND) -> int:
         return self.clock.timeline().now().latest_ns + after_ns
 
 
@@ -229,7 +229,7 @@ def test_a_proposal_fires_at_its_time(cell: Cell) -> None:
     a, b = cell.members("a", "b")
     inboxes = [a.proposals(), b.proposals()]
     at_ns = cell.soon()
-    pending = a.propose(at_ns, b"grip")
+    pending = a.propose(at_ns, b"grip", late_at_most_ns=SECOND)
     assert pending.id.proposer == a.id
     assert pending.decided(timeout_ns=LONG) is True
     outcome = pending.wait(timeout_ns=LONG)
@@ -247,7 +247,7 @@ def test_a_proposal_that_one_refuses_fires_nowhere(cell: Cell) -> None:
     a, b = cell.members("a", "b")
     b.accept("ask")
     asked_of_b = b.proposals()
-    pending = a.propose(cell.soon(SECOND), b"again", members=["a", "b"], late_at_most_ns=5_000_000)
+    pending = a.propose(cell.soon(2 * SECOND), b"again", members=["a", "b"], late_at_most_ns=5_000_000)
     asked = until(asked_of_b, lambda it: isinstance(it, Asked))
     assert isinstance(asked, Asked)
     proposal = asked.proposal
@@ -376,7 +376,7 @@ def test_asyncio(cell: Cell) -> None:
         await asyncio.gather(aio.wait_for(a, 2), aio.wait_for_names(b, ["a", "b"]))
         late = await asyncio.gather(aio.barrier(a, "start", 2), aio.barrier(b, "start", 2))
         assert len(late) == 2 and min(late) >= 0
-        outcome = await aio.propose(a, cell.soon(), b"grip")
+        outcome = await aio.propose(a, cell.soon(), b"grip", late_at_most_ns=SECOND)
         assert outcome.agreed is True
         assert await aio.decided(b.propose(cell.soon())) is True
         with pytest.raises(asyncio.TimeoutError):
