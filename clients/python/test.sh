@@ -2,8 +2,9 @@
 # Builds the wheel, installs it into a virtual environment below target/python, and tests it there: test.sh [PYTEST ARGUMENT...]
 #
 # Needs cargo and, by Debian's names: python3 python3-venv. The rest (tests/requirements.txt) comes from where the system's pip
-# is told to look. PYTHON: another interpreter. TIMEVISORD: a daemon that is built already. PROFILE=release: the wheel as it is
-# shipped; by default a quick build, which shares most of cargo's own. WHEEL_ONLY=1: no tests; prints where the wheel is.
+# is told to look. PYTHON: another interpreter. TIMEVISORD, TIMEVISOR_BUS_PROGRAM: a daemon and a bus that are built already.
+# PROFILE=release: the wheel as it is shipped; by default a quick build, which shares most of cargo's own. WHEEL_ONLY=1: no tests;
+# prints where the wheel is.
 set -eu
 room=$(dirname "$(realpath "$0")")
 root=$(realpath "$room/../..")
@@ -16,10 +17,14 @@ venv=$work/venv$("$PYTHON" -c 'import sys; print(sys.base_prefix.replace("/", "-
 [ -x "$venv/bin/pip" ] || "$PYTHON" -m venv --clear "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$room/tests/requirements.txt"
 
-if [ -z "${TIMEVISORD:-}${WHEEL_ONLY:-}" ]; then
+if [ -z "${WHEEL_ONLY:-}" ]; then
     # Not `-p timevisord`, which chooses other features of shared dependencies: see .ci/program.
-    (cd "$root" && cargo build --quiet --locked --workspace --bin timevisord)
-    TIMEVISORD=$CARGO_TARGET_DIR/debug/timevisord
+    programs=
+    [ -n "${TIMEVISORD:-}" ] || programs="--bin timevisord"
+    [ -n "${TIMEVISOR_BUS_PROGRAM:-}" ] || programs="$programs --bin timevisor-bus"
+    # shellcheck disable=SC2086 # several words
+    [ -z "$programs" ] || (cd "$root" && cargo build --quiet --locked --workspace $programs)
+    : "${TIMEVISORD:=$CARGO_TARGET_DIR/debug/timevisord}" "${TIMEVISOR_BUS_PROGRAM:=$CARGO_TARGET_DIR/debug/timevisor-bus}"
 fi
 
 rm -rf "$work/wheels"
@@ -32,5 +37,5 @@ fi
 
 # Not below the room: its python/timevisor has no extension module, and must not be imported.
 cd "$work"
-export TIMEVISORD
+export TIMEVISORD TIMEVISOR_BUS_PROGRAM
 exec "$venv/bin/python" -m pytest -c "$room/pyproject.toml" --rootdir "$room" -o cache_dir="$work/pytest" "$room/tests" "$@"

@@ -11,10 +11,10 @@ mod elsewhere;
 mod support;
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use timevisor::group::{
-    Accept, Group, GroupError, JoinError, JoinOptions, Order, Proposed, Reported, Secret,
+    Accept, Group, GroupError, GroupWait, JoinError, JoinOptions, Order, Proposed, Reported, Secret,
 };
 
 use support::{Bus, LONG, Running, until};
@@ -275,4 +275,67 @@ fn a_bus_that_hangs_keeps_no_program_from_ending() {
     });
     ended.recv_timeout(LONG).expect("dropping a group hangs");
     assert!(Command::new("kill").args(["-CONT", &pid]).status().unwrap().success());
+}
+
+/// Looks as an event loop does; that of the Python client's tests polls the descriptors.
+fn looked_for<T>(wait: &mut GroupWait<T>) -> Result<T, GroupError> {
+    let end = Instant::now() + LONG;
+    loop {
+        if let Some(found) = wait.on_ready()? {
+            return Ok(found);
+        }
+        assert!(Instant::now() < end, "it did not happen in 20 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_event_loop_waits_without_blocking() {
+    let cell = Cell::new();
+    let a = cell.join("a");
+    let mut both = a.wait_for_fd(2).unwrap();
+    let mut names = a.wait_for_names_fd(&["a", "b"]).unwrap();
+    assert!(both.on_ready().unwrap().is_none());
+    let b = cell.join("b");
+    looked_for(&mut both).unwrap();
+    looked_for(&mut names).unwrap();
+    b.wait_for(2, LONG).unwrap();
+    let mut waits = [&a, &b].map(|member| member.barrier_fd("start", 2).unwrap());
+    assert!(matches!(a.barrier("start", 2, LONG), Err(GroupError::WaitsAlready(_))));
+    for wait in &mut waits {
+        looked_for(wait).unwrap();
+    }
+    drop(waits);
+    // Who ends its wait does not wait there any more, and may come back.
+    drop(a.barrier_fd("start", 2).unwrap());
+    assert!(a.barrier_fd("start", 2).unwrap().give_up().is_none());
+    let waits = [&a, &b].map(|member| member.barrier_fd("start", 2).unwrap());
+    for mut wait in waits {
+        looked_for(&mut wait).unwrap();
+    }
+    let pending = a.propose(cell.time.now_ns() + 100_000_000, b"grip").unwrap();
+    assert!(looked_for(&mut pending.decided_fd().unwrap()).unwrap());
+    assert_eq!(looked_for(&mut pending.wait_fd().unwrap()).unwrap().agreed(), Some(true));
+}
+
+#[test]
+fn leaving_ends_inboxes_and_waits() {
+    let cell = Cell::new();
+    let a = cell.join("a");
+    let messages = a.subscribe("poses", Order::Arrival, 0).unwrap();
+    a.publish("poses", b"0").unwrap();
+    let pending = a.propose(cell.time.now_ns() + 100_000_000_000, b"").unwrap();
+    let mut both = a.wait_for_fd(2).unwrap();
+    let reader = std::thread::spawn(move || {
+        let found = until(&messages, |_| true);
+        // Longer than the test may take: the end wakes it up.
+        let end = messages.next_within(Duration::MAX);
+        (found.payload, end, messages.is_over())
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    a.leave();
+    let (payload, end, is_over) = reader.join().unwrap();
+    assert_eq!((payload.as_slice(), end, is_over), (&b"0"[..], None, true));
+    assert!(matches!(both.on_ready(), Err(GroupError::Left)));
+    assert!(matches!(pending.wait(Duration::MAX), Err(GroupError::Left)));
 }

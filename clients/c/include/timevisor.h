@@ -45,6 +45,14 @@
 #define TIMEVISOR_AT_RESULT_INIT {(uint32_t)sizeof(timevisor_at_result), 0, 0, 0, 0, NULL}
 #define TIMEVISOR_EVENT_INIT {(uint32_t)sizeof(timevisor_event), 0, NULL, NULL}
 #define TIMEVISOR_HOST_CPU_TIME_INIT {(uint32_t)sizeof(timevisor_host_cpu_time), 0, 0, 0, 0}
+#define TIMEVISOR_JOIN_OPTIONS_INIT {(uint32_t)sizeof(timevisor_join_options), 0, NULL, NULL, NULL, NULL, 0}
+#define TIMEVISOR_MEMBER_INIT {(uint32_t)sizeof(timevisor_member), 0, {0}, 0, 0, 0, 0, 0}
+#define TIMEVISOR_MESSAGE_INIT {(uint32_t)sizeof(timevisor_message), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
+#define TIMEVISOR_REPORT_INIT {(uint32_t)sizeof(timevisor_report), 0, {0}, 0, {0}, 0, 0, 0, 0, 0, NULL}
+#define TIMEVISOR_PROPOSE_OPTIONS_INIT {(uint32_t)sizeof(timevisor_propose_options), 0, NULL, 0}
+#define TIMEVISOR_PROPOSED_INIT {(uint32_t)sizeof(timevisor_proposed), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
+#define TIMEVISOR_GROUP_OUTCOME_INIT {(uint32_t)sizeof(timevisor_group_outcome), 0, 0, 0, 0, 0}
+#define TIMEVISOR_PART_INIT {(uint32_t)sizeof(timevisor_part), 0, {0}, 0, 0, 0}
 
 // A span that is not known: as wide as can be, so that comparisons with a limit come out on the
 // safe side.
@@ -55,6 +63,10 @@
 
 // TAI - UTC is not known.
 #define TIMEVISOR_UNKNOWN_TAI_OFFSET INT32_MIN
+
+// Room for a name of a group, member, topic, barrier or office: at most 32 bytes, and the zero byte
+// at the end.
+#define TIMEVISOR_NAME_SIZE 40
 
 // How far to trust a reading.
 typedef enum timevisor_status {
@@ -174,6 +186,111 @@ typedef enum timevisor_notice {
     TIMEVISOR_NOTICE_IMMINENT = 2,
 } timevisor_notice;
 
+// The order in which messages are given.
+typedef enum timevisor_order {
+    // As they come.
+    TIMEVISOR_ORDER_ARRIVAL = 0,
+    // In the order of time: a message is given when every member's clock has surely passed it, or
+    // when it has been held for hold_ns.
+    TIMEVISOR_ORDER_TIME = 1,
+} timevisor_order;
+
+// Which proposals of others a member accepts.
+typedef enum timevisor_accept {
+    // None; so it is until something else is said.
+    TIMEVISOR_ACCEPT_NOTHING = 0,
+    // All.
+    TIMEVISOR_ACCEPT_ALL = 1,
+    // The program decides: timevisor_proposals_next gives them, timevisor_group_answer answers.
+    TIMEVISOR_ACCEPT_ASK = 2,
+} timevisor_accept;
+
+// What a timevisor_report says.
+typedef enum timevisor_report_kind {
+    // A member joined, or its clock began or ceased to meet its requirement: member, met.
+    TIMEVISOR_REPORT_KIND_PRESENT = 0,
+    // A member has gone: member, why (a timevisor_gone).
+    TIMEVISOR_REPORT_KIND_GONE = 1,
+    // Messages were lost on the way: member (whose; "": this program took them too slowly from the
+    // bus), subject (the topic; "": not known, or of those by which members agree), count.
+    TIMEVISOR_REPORT_KIND_LOST = 2,
+    // A member's stamp surely lies in our future: its clock or ours is wrong: member, ns (by how
+    // much at least).
+    TIMEVISOR_REPORT_KIND_FROM_THE_FUTURE = 3,
+    // A member's stamp is of another origin of the timeline: member.
+    TIMEVISOR_REPORT_KIND_ANOTHER_ORIGIN = 4,
+    // Not everybody who waited at a barrier was released together: subject (the barrier), count (how
+    // many were released), others (how many wait on).
+    TIMEVISOR_REPORT_KIND_SPLIT = 5,
+    // The connection to the bus is lost. The library connects again.
+    TIMEVISOR_REPORT_KIND_DISCONNECTED = 6,
+    // It is there again.
+    TIMEVISOR_REPORT_KIND_CONNECTED = 7,
+    // The bus refuses to let this member join again, for now: text.
+    TIMEVISOR_REPORT_KIND_REFUSED = 8,
+    // This member leads: subject (the office), ns (it leads while its latest is before this).
+    TIMEVISOR_REPORT_KIND_LEADS = 9,
+    // It leads no longer: subject (the office).
+    TIMEVISOR_REPORT_KIND_LEADS_NO_MORE = 10,
+    // Old messages were asked for that the bus had not kept: subject (the topic), count (at least).
+    TIMEVISOR_REPORT_KIND_HISTORY_INCOMPLETE = 11,
+} timevisor_report_kind;
+
+// Why a member has gone.
+typedef enum timevisor_gone {
+    // It left.
+    TIMEVISOR_GONE_LEFT = 1,
+    // Its connection ended.
+    TIMEVISOR_GONE_DISCONNECTED = 2,
+    // It was silent for longer than its lease.
+    TIMEVISOR_GONE_SILENT = 3,
+    // Its bus is not heard any more.
+    TIMEVISOR_GONE_UNHEARD = 4,
+    // Another host has a member of this name, too, and keeps it.
+    TIMEVISOR_GONE_TWICE = 5,
+} timevisor_gone;
+
+// What a timevisor_proposed says.
+typedef enum timevisor_proposed_kind {
+    // Somebody asks for an answer: at_ns, late_ns (who wakes up surely later than this does not
+    // fire), payload.
+    TIMEVISOR_PROPOSED_KIND_ASKED = 0,
+    // It is decided: commits.
+    TIMEVISOR_PROPOSED_KIND_DECIDED = 1,
+    // It is time: earliest_ns, latest_ns, late_ns (how late it surely is), payload.
+    TIMEVISOR_PROPOSED_KIND_FIRE = 2,
+    // Who fired and who did not: agreed, parts; timevisor_proposals_part has each.
+    TIMEVISOR_PROPOSED_KIND_OUTCOME = 3,
+} timevisor_proposed_kind;
+
+// What a member did.
+typedef enum timevisor_part_kind {
+    // It was not heard.
+    TIMEVISOR_PART_KIND_UNKNOWN = 0,
+    // It fired.
+    TIMEVISOR_PART_KIND_FIRED = 1,
+    // It voted against it, so nobody has fired.
+    TIMEVISOR_PART_KIND_REJECTED = 2,
+    // It knows that the proposer gave up, so nobody has fired.
+    TIMEVISOR_PART_KIND_ABORTED = 3,
+    // It voted for it and did not learn the decision in time, and did not fire. Others may have.
+    TIMEVISOR_PART_KIND_UNDECIDED = 4,
+    // It woke up too late, and did not fire.
+    TIMEVISOR_PART_KIND_LATE = 5,
+    // Its clock did not meet its requirement, or had another origin. It did not fire.
+    TIMEVISOR_PART_KIND_CLOCK = 6,
+} timevisor_part_kind;
+
+// Whether all did the same.
+typedef enum timevisor_agreement {
+    // Nobody fired.
+    TIMEVISOR_AGREEMENT_NONE = 0,
+    // All fired.
+    TIMEVISOR_AGREEMENT_ALL = 1,
+    // They differ, or it is not known.
+    TIMEVISOR_AGREEMENT_OPEN = 2,
+} timevisor_agreement;
+
 // An action's time for an event loop. One thread at a time.
 typedef struct timevisor_at_handle timevisor_at_handle;
 
@@ -190,22 +307,47 @@ typedef struct timevisor_client timevisor_client;
 // An age that has begun. For any number of threads at once.
 typedef struct timevisor_elapsed timevisor_elapsed;
 
+// A member of a group. For any number of threads at once. A thread of the library holds the
+// connection to the bus, answers other members and wakes up when something is due.
+//
+// After a fork the child must not use the parent's membership, but join again: there, calls fail with
+// -ENOTCONN, and leaving does nothing.
+typedef struct timevisor_group timevisor_group;
+
+// What happens to a group. One thread at a time. Of more than 65536 reports that nobody takes the
+// oldest are dropped.
+typedef struct timevisor_group_watch timevisor_group_watch;
+
 // A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is
 // moved, and nothing sleeps. For any number of threads at once.
 typedef struct timevisor_manual_clock timevisor_manual_clock;
+
+// The members of a group as they were when it was asked. For any number of threads at once.
+typedef struct timevisor_member_list timevisor_member_list;
 
 // Watches CLOCK_REALTIME, so that stamps of packets can be placed on the counter. For any number
 // of threads at once.
 typedef struct timevisor_packet_stamps timevisor_packet_stamps;
 
+// A proposal that was made. For any number of threads at once.
+typedef struct timevisor_pending timevisor_pending;
+
 // Ticks for ever. One thread at a time.
 typedef struct timevisor_periodic timevisor_periodic;
+
+// What happens to proposals. One thread at a time. Of more than 65536 entries that nobody takes the
+// oldest are dropped.
+typedef struct timevisor_proposals timevisor_proposals;
 
 // Appends to a recording. For any number of threads at once.
 typedef struct timevisor_recorder timevisor_recorder;
 
 // What was recorded, in memory. For any number of threads at once.
 typedef struct timevisor_recording timevisor_recording;
+
+// A topic's messages, oldest first. One thread at a time. Of more than 65536 that nobody takes the
+// oldest are dropped.
+typedef struct timevisor_subscription timevisor_subscription;
 
 // A timeline: read only, or bound. For any number of threads at once.
 typedef struct timevisor_timeline timevisor_timeline;
@@ -457,6 +599,181 @@ typedef struct timevisor_event {
     // NULL, or where to put the reading that noticed it.
     struct timevisor_reading *reading;
 } timevisor_event;
+
+// How a member joins. TIMEVISOR_JOIN_OPTIONS_INIT: on timeline "tai", without a requirement or key.
+typedef struct timevisor_join_options {
+    // sizeof(timevisor_join_options)
+    uint32_t struct_size;
+    // 0
+    uint32_t reserved;
+    // The group's timeline. NULL: "tai"; with timevisor_group_join_on it must be NULL.
+    const char *timeline;
+    // What this member needs of it; NULL: nothing. timevisor_group_join has the host meet it.
+    const struct timevisor_requirement *requirement;
+    // Where the bus listens: a socket, or "tls://HOST:PORT". NULL: $TIMEVISOR_BUS, then
+    // timevisor-bus.socket in $XDG_RUNTIME_DIR, then /run/timevisor-bus/socket.
+    const char *bus;
+    // A PEM file with who signed the certificate of a bus on the network, or that certificate; NULL: the
+    // bus is a socket.
+    const char *authority;
+    // The text of the group's key file; NULL: the group has no key.
+    const char *key;
+    // After so long without a sign of this program the others count it as gone; 0: 3 s.
+    int64_t lease_ns;
+} timevisor_join_options;
+
+// What everybody in a group knows about a member.
+typedef struct timevisor_member {
+    // sizeof(timevisor_member)
+    uint32_t struct_size;
+    // 1 if its page gave what it needs when it last said so, otherwise 0.
+    int32_t met;
+    // Its name.
+    char name[TIMEVISOR_NAME_SIZE];
+    // Drawn at random when it joined.
+    uint64_t incarnation;
+    // What it needs, before the estimate; TIMEVISOR_UNKNOWN_NS: nothing.
+    int64_t needs_below_ns;
+    // After the estimate.
+    int64_t needs_above_ns;
+    // What its page gave, before the estimate; TIMEVISOR_UNKNOWN_NS: nothing yet.
+    int64_t below_ns;
+    // After the estimate.
+    int64_t above_ns;
+} timevisor_member;
+
+// A message of a topic.
+typedef struct timevisor_message {
+    // sizeof(timevisor_message)
+    uint32_t struct_size;
+    // 1 if it was published before this member subscribed, otherwise 0.
+    int32_t is_old;
+    // Who sent it.
+    char sender[TIMEVISOR_NAME_SIZE];
+    // Which incarnation of the sender.
+    uint64_t incarnation;
+    // Counts the sender's messages on this topic.
+    uint64_t sequence;
+    // 1 if the sender knew the time, otherwise 0.
+    int32_t stamped;
+    // How many members may still send something older: timevisor_subscription_unheard has their names.
+    // 0 in the order of arrival.
+    uint32_t unheard;
+    // When it was sent, as the sender's page said: not before this.
+    int64_t earliest_ns;
+    // Not after this.
+    int64_t latest_ns;
+    // Which clock that was: stamps of different origins have no order.
+    uint64_t origin;
+    // How much later one that was given before it surely was sent; 0 in the order of arrival.
+    int64_t late_ns;
+    // What it says; valid until the next call for the same subscription. Never NULL.
+    const void *payload;
+    // How many bytes that has.
+    uint64_t length;
+} timevisor_message;
+
+// What happened in a group. The kind says which fields are used; the others are 0 or "".
+typedef struct timevisor_report {
+    // sizeof(timevisor_report)
+    uint32_t struct_size;
+    // A timevisor_report_kind.
+    int32_t kind;
+    // A member's name.
+    char member[TIMEVISOR_NAME_SIZE];
+    // Which incarnation of that member.
+    uint64_t incarnation;
+    // The name of a topic, barrier or office.
+    char subject[TIMEVISOR_NAME_SIZE];
+    // How many.
+    uint64_t count;
+    // How many others.
+    uint64_t others;
+    // An instant or a span.
+    int64_t ns;
+    // A timevisor_gone.
+    int32_t why;
+    // 1 if the member's clock meets its requirement.
+    int32_t met;
+    // What the bus says; valid until the next call for the same watch. Never NULL.
+    const char *text;
+} timevisor_report;
+
+// How to propose. TIMEVISOR_PROPOSE_OPTIONS_INIT: to all members, who may be 10 ms late.
+typedef struct timevisor_propose_options {
+    // sizeof(timevisor_propose_options)
+    uint32_t struct_size;
+    // How many names there are; 0: all members.
+    uint32_t count;
+    // The names of the members that are to fire, this one included.
+    const char *const *names;
+    // Who wakes up surely later than this does not fire; 0: 10 ms.
+    int64_t late_at_most_ns;
+} timevisor_propose_options;
+
+// Who fired and who did not, as far as this member knows. What it lists is certain.
+typedef struct timevisor_group_outcome {
+    // sizeof(timevisor_group_outcome)
+    uint32_t struct_size;
+    // A timevisor_agreement.
+    int32_t agreed;
+    // How many fired.
+    uint32_t fired;
+    // How many did not, and never will.
+    uint32_t quiet;
+    // How many were not heard.
+    uint32_t unknown;
+    // 0
+    uint32_t reserved;
+} timevisor_group_outcome;
+
+// What one member did.
+typedef struct timevisor_part {
+    // sizeof(timevisor_part)
+    uint32_t struct_size;
+    // A timevisor_part_kind.
+    int32_t kind;
+    // Its name.
+    char name[TIMEVISOR_NAME_SIZE];
+    // Which incarnation.
+    uint64_t incarnation;
+    // What its page said when it fired: not before this. Otherwise 0.
+    int64_t earliest_ns;
+    // Not after this. Otherwise 0.
+    int64_t latest_ns;
+} timevisor_part;
+
+// What happens to a proposal. The kind says which fields are used; the others are 0.
+typedef struct timevisor_proposed {
+    // sizeof(timevisor_proposed)
+    uint32_t struct_size;
+    // A timevisor_proposed_kind.
+    int32_t kind;
+    // Who proposes.
+    char proposer[TIMEVISOR_NAME_SIZE];
+    // Which incarnation of the proposer.
+    uint64_t incarnation;
+    // Which of its proposals.
+    uint64_t number;
+    // When everybody fires.
+    int64_t at_ns;
+    // What the page says: not before this.
+    int64_t earliest_ns;
+    // Not after this.
+    int64_t latest_ns;
+    // See the kind.
+    int64_t late_ns;
+    // 1: everybody fires; 0: nobody.
+    int32_t commits;
+    // A timevisor_agreement.
+    int32_t agreed;
+    // How many members the outcome has.
+    uint64_t parts;
+    // The proposal's payload; valid until the next call for the same handle. Never NULL.
+    const void *payload;
+    // How many bytes that has.
+    uint64_t length;
+} timevisor_proposed;
 
 #ifdef __cplusplus
 extern "C" {
@@ -976,6 +1293,252 @@ int timevisor_watch_on_ready(const struct timevisor_watch *watch, struct timevis
 
 // Ends the watch. NULL is allowed.
 void timevisor_watch_free(struct timevisor_watch *watch);
+
+// Joins a group as `member`. options->requirement is stated to the host, for as long as the
+// membership lives.
+//
+// options: how to join, or NULL.
+// Returns 0; -ENOTCONN: there is no bus (timevisor_last_error says where it was looked for), or nobody
+// takes requirements; -EEXIST: the group has a member of this name; -EACCES: the key does not match,
+// or there is none; -EXDEV: the group is on another timeline; -EUSERS: the bus has no room; -EPROTO:
+// the bus is of another version; -ETIMEDOUT: it does not answer; -EINVAL: also a name that cannot be
+// one, and a text that is no key; otherwise as timevisor_bind. Any thread; waits for the answer.
+int timevisor_group_join(const struct timevisor_client *client,
+                         const char *group,
+                         const char *member,
+                         const struct timevisor_join_options *options,
+                         struct timevisor_group **joined);
+
+// Joins a group with any timeline, such as that of a manual clock. The timeline's name is the
+// group's. options->requirement is not stated to the host.
+//
+// Returns as timevisor_group_join. The timeline may be freed before the group is left. Any thread;
+// waits for the answer.
+int timevisor_group_join_on(const struct timevisor_timeline *timeline,
+                            const char *group,
+                            const char *member,
+                            const struct timevisor_join_options *options,
+                            struct timevisor_group **joined);
+
+// Leaves, waits until the bus has been told, and frees the handle. Subscriptions and the like end; they
+// must still be freed. NULL is allowed. Not while another thread uses the handle.
+void timevisor_group_leave(struct timevisor_group *group);
+
+// All members as far as is known, this one included, in the order of their names.
+//
+// Returns 0; -EINVAL. Any thread.
+int timevisor_group_members(const struct timevisor_group *group, struct timevisor_member_list **list);
+
+// How many there are; 0 if the list is NULL. Any thread.
+size_t timevisor_member_list_count(const struct timevisor_member_list *list);
+
+// One of them.
+//
+// Returns 0; -ENOENT: there are not so many; -EINVAL. Any thread.
+int timevisor_member_list_get(const struct timevisor_member_list *list, size_t index, struct timevisor_member *member);
+
+// Frees a list. NULL is allowed.
+void timevisor_member_list_free(struct timevisor_member_list *list);
+
+// Waits until so many members are there, this one included, whose clocks meet their requirements.
+//
+// timeout_ns: give up after this long; 0: never.
+// Returns 0; -ETIMEDOUT; -EINVAL. Any thread; blocks.
+int timevisor_group_wait_for(const struct timevisor_group *group, size_t count, int64_t timeout_ns);
+
+// Waits until the members of these names are there, whose clocks meet their requirements.
+//
+// names: an array of `count` names.
+// Returns as timevisor_group_wait_for. Any thread; blocks.
+int timevisor_group_wait_for_names(const struct timevisor_group *group,
+                                   const char *const *names,
+                                   size_t count,
+                                   int64_t timeout_ns);
+
+// Waits at a barrier until so many members have arrived. All are released at one time. If not all of
+// them were, a TIMEVISOR_REPORT_KIND_SPLIT says so.
+//
+// timeout_ns: give up after this long; 0: never. late_ns: how late this member surely was, or NULL.
+// Returns 0; -ETIMEDOUT: it does not wait there any more; -EBUSY: another thread waits there;
+// -EINVAL. Any thread; blocks.
+int timevisor_group_barrier(const struct timevisor_group *group,
+                            const char *barrier,
+                            uint32_t parties,
+                            int64_t timeout_ns,
+                            int64_t *late_ns);
+
+// Which proposals of others are accepted from now on: a timevisor_accept.
+//
+// Returns 0; -EINVAL. Any thread.
+int timevisor_group_accept(const struct timevisor_group *group, int accept);
+
+// Wants to lead an office. TIMEVISOR_REPORT_KIND_LEADS says when it does.
+//
+// voters: an array of the names of the `count` members that vote, the same for all candidates.
+// term_ns: how long a lease is.
+// Returns 0; -EINVAL: also when nobody can be elected by this. Any thread.
+int timevisor_group_stand(const struct timevisor_group *group,
+                          const char *office,
+                          const char *const *voters,
+                          size_t count,
+                          int64_t term_ns);
+
+// Does not want to lead any more. Returns 0; -EINVAL. Any thread.
+int timevisor_group_resign(const struct timevisor_group *group, const char *office);
+
+// Whether this member leads now. Nobody else does at the same time, as long as bounds hold.
+//
+// Returns 1 or 0; -EINVAL. Any thread.
+int timevisor_group_leads(const struct timevisor_group *group, const char *office);
+
+// Publishes a message of at most 1 MiB with the time of now. It is copied.
+//
+// payload: `length` bytes; may be NULL if that is 0.
+// Returns 0; -EMSGSIZE: it is longer; -ENOTCONN: the bus is not connected, the library connects again;
+// -EINVAL. Any thread.
+int timevisor_group_publish(const struct timevisor_group *group, const char *topic, const void *payload, size_t length);
+
+// Gets a topic's messages, those that were published before first: `history` of them at most.
+//
+// order: a timevisor_order. hold_ns: with TIMEVISOR_ORDER_TIME, how long a silent member holds up
+// others (0: 500 ms); otherwise 0.
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_group_subscribe(const struct timevisor_group *group,
+                              const char *topic,
+                              int order,
+                              int64_t hold_ns,
+                              uint32_t history,
+                              struct timevisor_subscription **subscription);
+
+// Waits for the next message. `message` may be NULL.
+//
+// timeout_ns: give up after this long; 0: never.
+// Returns 0; -ETIMEDOUT; -ESHUTDOWN: the member has left, and there is none any more; -EBUSY: another
+// thread waits with this handle; -EINVAL. Blocks.
+int timevisor_subscription_next(const struct timevisor_subscription *subscription,
+                                int64_t timeout_ns,
+                                struct timevisor_message *message);
+
+// The descriptor to poll for reading; level-triggered: readable while there are messages, and after
+// the member has left. It belongs to the handle: do not read or close it. -EINVAL. Any thread.
+int timevisor_subscription_fd(const struct timevisor_subscription *subscription);
+
+// Takes the next message; never blocks. `message` may be NULL.
+//
+// Returns 0; -EAGAIN: there is none, poll again; otherwise as timevisor_subscription_next.
+int timevisor_subscription_on_ready(const struct timevisor_subscription *subscription, struct timevisor_message *message);
+
+// The name of a member that may still send something older than the message that was given last; NULL
+// if there are not so many. Valid until the next message is taken. One thread at a time.
+const char *timevisor_subscription_unheard(const struct timevisor_subscription *subscription, size_t index);
+
+// How many messages were dropped since the last call, because nobody took them. -EBUSY, -EINVAL.
+int timevisor_subscription_dropped(const struct timevisor_subscription *subscription);
+
+// Ends a subscription. NULL is allowed.
+void timevisor_subscription_free(struct timevisor_subscription *subscription);
+
+// Begins to watch a group and its messages.
+//
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_group_watch_start(const struct timevisor_group *group, struct timevisor_group_watch **watch);
+
+// Waits for the next report. `report` may be NULL.
+//
+// timeout_ns: give up after this long; 0: never.
+// Returns as timevisor_subscription_next. Blocks.
+int timevisor_group_watch_next(const struct timevisor_group_watch *watch, int64_t timeout_ns, struct timevisor_report *report);
+
+// The descriptor to poll: see timevisor_subscription_fd.
+int timevisor_group_watch_fd(const struct timevisor_group_watch *watch);
+
+// Takes the next report; never blocks. `report` may be NULL.
+//
+// Returns 0; -EAGAIN: there is none, poll again; otherwise as timevisor_subscription_next.
+int timevisor_group_watch_on_ready(const struct timevisor_group_watch *watch, struct timevisor_report *report);
+
+// How many reports were dropped since the last call, because nobody took them. -EBUSY, -EINVAL.
+int timevisor_group_watch_dropped(const struct timevisor_group_watch *watch);
+
+// Ends the watch. NULL is allowed.
+void timevisor_group_watch_free(struct timevisor_group_watch *watch);
+
+// Proposes that all members, or those that the options name, fire at a time, in ns since the
+// timeline's epoch. The payload is copied.
+//
+// payload: `length` bytes, at most 1 MiB; may be NULL if that is 0. options: with whom, or NULL.
+// Returns 0; -ETIME: the time is too close; -ENODATA: the clock does not meet the requirement now;
+// -ENOENT: no member has such a name; -EMSGSIZE: a longer payload; -EUSERS: too many proposals, or
+// members; -EINVAL: also when this member is not among them. Any thread.
+int timevisor_group_propose(const struct timevisor_group *group,
+                            int64_t at_ns,
+                            const void *payload,
+                            size_t length,
+                            const struct timevisor_propose_options *options,
+                            struct timevisor_pending **pending);
+
+// Waits until it is decided.
+//
+// timeout_ns: give up after this long; 0: never.
+// Returns 1: everybody is to fire; 0: nobody; -ETIMEDOUT; -ESHUTDOWN: this member has left; -EINVAL.
+// Any thread; blocks.
+int timevisor_pending_decided(const struct timevisor_pending *pending, int64_t timeout_ns);
+
+// Waits for the outcome, which `outcome` (or NULL) gets. With `unknown` members it may be corrected
+// later: call this again, or see timevisor_proposals_next.
+//
+// timeout_ns: give up after this long; 0: never.
+// Returns 0; -ETIMEDOUT; -ESHUTDOWN: this member has left; -EINVAL. Any thread; blocks.
+int timevisor_pending_wait(const struct timevisor_pending *pending, int64_t timeout_ns, struct timevisor_group_outcome *outcome);
+
+// What one member did, as the last outcome of timevisor_pending_wait has it: first those that fired,
+// then those that did not, then those that were not heard.
+//
+// Returns 0; -ENOENT: there are not so many, or no outcome yet; -EINVAL. Any thread.
+int timevisor_pending_part(const struct timevisor_pending *pending, size_t index, struct timevisor_part *part);
+
+// Frees the handle; the proposal stands. NULL is allowed.
+void timevisor_pending_free(struct timevisor_pending *pending);
+
+// Proposals of others, to be answered, where TIMEVISOR_ACCEPT_ASK was said; and from now on what is to
+// be done because of proposals, and what came of them.
+//
+// Returns 0; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_group_proposals(const struct timevisor_group *group, struct timevisor_proposals **proposals);
+
+// Answers a proposal that was given with TIMEVISOR_PROPOSED_KIND_ASKED: `accepts` is 1 or 0. Only who
+// proposes and which one is read.
+//
+// Returns 0; -EINVAL. Any thread.
+int timevisor_group_answer(const struct timevisor_group *group, const struct timevisor_proposed *asked, int accepts);
+
+// Waits for what happens next. `proposed` may be NULL.
+//
+// timeout_ns: give up after this long; 0: never.
+// Returns as timevisor_subscription_next. Blocks.
+int timevisor_proposals_next(const struct timevisor_proposals *proposals,
+                             int64_t timeout_ns,
+                             struct timevisor_proposed *proposed);
+
+// The descriptor to poll: see timevisor_subscription_fd.
+int timevisor_proposals_fd(const struct timevisor_proposals *proposals);
+
+// Takes what happened next; never blocks. `proposed` may be NULL.
+//
+// Returns 0; -EAGAIN: nothing, poll again; otherwise as timevisor_subscription_next.
+int timevisor_proposals_on_ready(const struct timevisor_proposals *proposals, struct timevisor_proposed *proposed);
+
+// What one member did, if what was given last is an outcome: see timevisor_pending_part.
+//
+// Returns 0; -ENOENT: there are not so many, or it is no outcome; -EBUSY, -EINVAL. One thread at a
+// time.
+int timevisor_proposals_part(const struct timevisor_proposals *proposals, size_t index, struct timevisor_part *part);
+
+// How many entries were dropped since the last call, because nobody took them. -EBUSY, -EINVAL.
+int timevisor_proposals_dropped(const struct timevisor_proposals *proposals);
+
+// Ends it. NULL is allowed.
+void timevisor_proposals_free(struct timevisor_proposals *proposals);
 
 // Makes a synchronized clock that stands at now_ns, right to 1 ns.
 //

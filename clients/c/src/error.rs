@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use timevisor::group::{GroupError, JoinError, ProposeError, Refusal, SecretError};
 use timevisor::{
     BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, PacketStampError,
     ProblemCode, ReadError, RecordingError, TimelineError, WaitError,
@@ -14,31 +15,38 @@ use timevisor::{
 /// Every code, and what it means in general.
 const CODES: &[(c_int, &CStr)] = &[
     (0, c"success"),
+    (libc::EACCES, c"the group's key does not match, or there is none"),
     (libc::EAGAIN, c"not yet: poll the descriptor and try again"),
     (libc::EBADMSG, c"bounds were contradicted: they must not be relied on"),
     (libc::EBUSY, c"another thread or program is using it"),
     (libc::ECANCELED, c"the wait was cancelled"),
     (libc::ECONNRESET, c"the channel to timevisord failed"),
     (libc::EDQUOT, c"a limit of timevisord for this program's tenant was reached"),
-    (libc::EEXIST, c"there is a timeline of this name with another epoch"),
+    (
+        libc::EEXIST,
+        c"there is a timeline of this name with another epoch, or a member of this name",
+    ),
     (libc::EIDRM, c"the timeline has ended: bind again"),
     (libc::EILSEQ, c"the file is no recording, or damaged"),
     (libc::EINVAL, c"invalid argument"),
     (libc::EIO, c"the page's writer stopped in the middle of an update"),
+    (libc::EMSGSIZE, c"the payload is longer than 1 MiB"),
     (libc::ENODATA, c"the time is not known"),
-    (libc::ENOENT, c"there is no such page, timeline or binding"),
-    (libc::ENOTCONN, c"nobody takes requirements here"),
+    (libc::ENOENT, c"there is no such page, timeline, binding or member"),
+    (libc::ENOTCONN, c"nobody takes requirements here, or there is no bus"),
     (libc::ENOTRECOVERABLE, c"a bug in libtimevisor"),
     (libc::ENOTSUP, c"this is not possible with this clock, or this version of the library"),
     (libc::ENOTUNIQ, c"the counter was at this stamp more than once"),
     (libc::ENXIO, c"the page cannot be read from here"),
     (libc::E2BIG, c"a structure of a newer version sets something that this library does not know"),
-    (libc::EPROTO, c"timevisord and this library do not understand each other"),
+    (libc::EPROTO, c"timevisord or the bus and this library do not understand each other"),
     (libc::ERANGE, c"the requirement cannot be met, or the stamp cannot be placed"),
+    (libc::ESHUTDOWN, c"this member has left its group"),
     (libc::ESTALE, c"the clock was disrupted (it may have stepped), or nobody watched it then"),
     (libc::ETIME, c"it is too late: the time may have come already"),
     (libc::ETIMEDOUT, c"the time-out came first"),
-    (libc::EUSERS, c"timevisord has no room, or is asked too often"),
+    (libc::EUSERS, c"timevisord or the bus has no room, or is asked too often"),
+    (libc::EXDEV, c"the group is on another timeline"),
 ];
 
 /// What a code means in general; `timevisor_last_error` says more. Codes are negative errno values;
@@ -272,6 +280,64 @@ impl From<BindError> for Failure {
             BindError::Timeline(_) => libc::ENXIO,
         };
         Self::of(errno, &error)
+    }
+}
+
+impl From<JoinError> for Failure {
+    fn from(error: JoinError) -> Self {
+        let errno = match error {
+            JoinError::Bind(error) => return error.into(),
+            JoinError::Timeline(error) => return error.into(),
+            JoinError::Name(..) | JoinError::Requirement(_) | JoinError::Address(..) => {
+                libc::EINVAL
+            }
+            JoinError::NoBus(_) => libc::ENOTCONN,
+            JoinError::Silent => libc::ETIMEDOUT,
+            JoinError::Refused(refusal, _) => match refusal {
+                Refusal::NameTaken => libc::EEXIST,
+                Refusal::Key => libc::EACCES,
+                Refusal::Timeline => libc::EXDEV,
+                Refusal::Full => libc::EUSERS,
+                Refusal::Name => libc::EINVAL,
+                Refusal::Version | Refusal::Handle | Refusal::Message | Refusal::Removed => {
+                    libc::EPROTO
+                }
+            },
+            JoinError::Random(_) => libc::EIO,
+            JoinError::Io(ref error) => error.raw_os_error().unwrap_or(libc::EIO),
+        };
+        Self::of(errno, &error)
+    }
+}
+
+impl From<GroupError> for Failure {
+    fn from(error: GroupError) -> Self {
+        let errno = match &error {
+            GroupError::Name(..) | GroupError::Leader(_) => libc::EINVAL,
+            GroupError::TooLong(_) | GroupError::Propose(ProposeError::TooLong(_)) => {
+                libc::EMSGSIZE
+            }
+            GroupError::Disconnected => libc::ENOTCONN,
+            GroupError::TimedOut => libc::ETIMEDOUT,
+            GroupError::NoMember(_) => libc::ENOENT,
+            GroupError::WaitsAlready(_) => libc::EBUSY,
+            GroupError::Left => libc::ESHUTDOWN,
+            GroupError::Descriptor(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            GroupError::Propose(error) => match error {
+                ProposeError::Clock => libc::ENODATA,
+                ProposeError::TooSoon(_) => libc::ETIME,
+                ProposeError::NotAmongThem => libc::EINVAL,
+                _ => libc::EUSERS,
+            },
+        };
+        Self::of(errno, &error)
+    }
+}
+
+impl From<SecretError> for Failure {
+    fn from(error: SecretError) -> Self {
+        let text = format!("{error}; make one with `timevisor cluster key FILE`");
+        Self::new(libc::EINVAL, text)
     }
 }
 

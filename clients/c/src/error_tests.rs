@@ -50,6 +50,7 @@ fn the_guide_has_every_code() {
 }
 
 const NAMES: &[(&str, c_int)] = &[
+    ("EACCES", libc::EACCES),
     ("EAGAIN", libc::EAGAIN),
     ("EBADMSG", libc::EBADMSG),
     ("EBUSY", libc::EBUSY),
@@ -61,6 +62,7 @@ const NAMES: &[(&str, c_int)] = &[
     ("EILSEQ", libc::EILSEQ),
     ("EINVAL", libc::EINVAL),
     ("EIO", libc::EIO),
+    ("EMSGSIZE", libc::EMSGSIZE),
     ("ENODATA", libc::ENODATA),
     ("ENOENT", libc::ENOENT),
     ("ENOTCONN", libc::ENOTCONN),
@@ -71,8 +73,10 @@ const NAMES: &[(&str, c_int)] = &[
     ("E2BIG", libc::E2BIG),
     ("EPROTO", libc::EPROTO),
     ("ERANGE", libc::ERANGE),
+    ("ESHUTDOWN", libc::ESHUTDOWN),
     ("ESTALE", libc::ESTALE),
     ("ETIME", libc::ETIME),
     ("ETIMEDOUT", libc::ETIMEDOUT),
     ("EUSERS", libc::EUSERS),
+    ("EXDEV", libc::EXDEV),
 ];

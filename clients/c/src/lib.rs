@@ -17,6 +17,7 @@
 //! | `cancel` | ending waits from another thread |
 //! | `wait` | waiting |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
+//! | `group` | members that act together at a time |
 //! | `pending` | what the handles that wait have in common |
 //! | `manual` | a clock for tests |
 //!
@@ -55,6 +56,8 @@ mod at;
 mod periodic;
 
 mod watch;
+
+mod group;
 
 mod manual;
 

@@ -9,7 +9,7 @@
 //! [`In`], [`InOut`] and [`Text`] are such pointers as function arguments: they carry the rule, so
 //! that functions are safe code.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr;
@@ -84,6 +84,14 @@ unsafe fn read<T: Shared>(at: *const T, size: usize) -> T {
 }
 
 impl<T: Shared> In<'_, T> {
+    /// For pointers within structures, which have the same rules.
+    ///
+    /// # Safety
+    /// NULL, or as [`Self`] says.
+    pub(crate) unsafe fn new(at: *const T) -> Self {
+        Self(at, PhantomData)
+    }
+
     /// What the caller wants; NULL is the same as nothing.
     pub(crate) fn get(&self) -> Result<Option<T>, Failure> {
         if self.0.is_null() {
@@ -223,6 +231,24 @@ pub(crate) unsafe fn put_text(at: *mut c_char, room: usize, text: &str) -> Resul
         }
     }
     Ok(c_int::try_from(text.len()).unwrap_or(c_int::MAX))
+}
+
+/// A caller's bytes.
+///
+/// # Safety
+/// `at` points to `length` bytes that nobody writes to for as long as `'a`, or is NULL.
+pub(crate) unsafe fn bytes<'a>(at: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    if at.is_null() {
+        return Err(Failure::invalid("the payload is NULL; give 0 for its length"));
+    }
+    if isize::try_from(length).is_err() {
+        return Err(Failure::invalid("the payload is longer than memory"));
+    }
+    // SAFETY: not NULL, and so many bytes, as the caller of this function says.
+    Ok(unsafe { core::slice::from_raw_parts(at.cast(), length) })
 }
 
 /// Where a caller wants a new handle or a number.

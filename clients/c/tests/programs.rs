@@ -189,6 +189,15 @@ fn the_guide_has_the_first_program() {
     }
 }
 
+/// One of the workspace's programs.
+fn built(program: &str) -> PathBuf {
+    let mut build = outside_of_cargo(env!("CARGO"));
+    // Not `-p`, which chooses other features of shared dependencies: see .ci/program.
+    build.args(["build", "--quiet", "--workspace", "--bin", program, "--manifest-path"]);
+    run(build.arg(here().join("../../Cargo.toml")));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("../debug").join(program)
+}
+
 /// A timevisord of our own, in a folder of our own, which is stopped at the end.
 struct Daemon {
     folder: tempfile::TempDir,
@@ -197,11 +206,7 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        let manifest = here().join("../../Cargo.toml");
-        let mut build = outside_of_cargo(env!("CARGO"));
-        // Not `-p timevisord`, which chooses other features of shared dependencies: see .ci/program.
-        build.args(["build", "--quiet", "--workspace", "--bin", "timevisord", "--manifest-path"]);
-        run(build.arg(manifest));
+        let daemon = built("timevisord");
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("timevisord.toml");
         let text = format!(
@@ -211,7 +216,6 @@ impl Daemon {
         );
         std::fs::write(&config, text).unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let daemon = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../debug/timevisord");
         let mut command = Command::new(daemon);
         command.arg("--config").arg(config).stdout(Stdio::null()).stderr(log);
         let process = command.spawn().unwrap();
@@ -274,4 +278,68 @@ fn with_a_timevisord() {
     check(start(&truncated).arg(copy));
     let bound = compile("tests/bound.c", Link::Checked);
     check(start(&bound).args([daemon.path("clock"), daemon.path("timelines")]));
+    act_together(&daemon);
+}
+
+/// Two programs of the example.
+fn act_together(daemon: &Daemon) {
+    let socket = daemon.folder.path().join("bus");
+    let _bus = Bus::start(&built("timevisor-bus"), &socket, &[]);
+    let example = compile("examples/group.c", Link::Checked);
+    let mut members = ["left", "right"].map(|name| {
+        let mut command = start(&example);
+        command.arg(name).args([daemon.path("clock"), daemon.path("timelines")]);
+        command.env("TIMEVISOR_BUS", &socket).stdout(Stdio::piped()).spawn().unwrap()
+    });
+    for member in &mut members {
+        let status = member.wait().unwrap();
+        let said = std::io::read_to_string(member.stdout.take().unwrap()).unwrap();
+        assert!(status.success(), "{said}");
+        assert!(said.contains("fire      grip the part at "), "{said}");
+        assert!(said.ends_with("fired     left right\n"), "{said}");
+    }
+}
+
+/// A bus of our own, which is stopped at the end.
+struct Bus(Child);
+
+impl Bus {
+    fn start(program: &Path, socket: &Path, arguments: &[&OsStr]) -> Self {
+        let mut command = Command::new(program);
+        command.arg("--socket").arg(socket).args(arguments).stderr(Stdio::null());
+        let bus = Self(command.spawn().unwrap());
+        let end = Instant::now() + Duration::from_secs(60);
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            assert!(Instant::now() < end, "the bus does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bus
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn groups_with_a_bus() {
+    let program = built("timevisor-bus");
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let key = "0123456789abcdef".repeat(4);
+    std::fs::write(path("key"), &key).unwrap();
+    let config = format!("[[group]]\nname = \"cell7\"\nkey = {:?}\n", path("key"));
+    std::fs::write(path("bus.toml"), config).unwrap();
+    let socket = path("socket");
+    let _bus = Bus::start(&program, &socket, &[]);
+    let config = path("bus.toml");
+    let arguments = [OsStr::new("--config"), config.as_os_str()];
+    let _with_key = Bus::start(&program, &path("with-key"), &arguments);
+    for link in [Link::Checked, Link::Shared] {
+        let members = compile("tests/members.c", link);
+        check(start(&members).arg(&socket).arg(path("with-key")).arg(&key));
+    }
 }

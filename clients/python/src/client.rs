@@ -9,6 +9,7 @@ use timevisor::{BindOptions, ChannelAddress, Epoch, Options};
 use crate::arguments::Span;
 use crate::binding::{self, Binding};
 use crate::errors::{self, OrRaise};
+use crate::group::{Bus, Group, JoinOptions, Key};
 use crate::records;
 use crate::requirement::Requirement;
 use crate::timeline::Timeline;
@@ -98,6 +99,34 @@ impl Client {
         self.check_channel(py)?;
         let bound = py.detach(|| self.0.bind_with(name, &options)).or_raise(py)?;
         binding::object(py, bound)
+    }
+
+    /// Joins a group, and has the host meet a requirement for as long as the membership lives.
+    #[pyo3(signature = (group, member, requirement=None, *, timeline="tai", bus=None, authority=None, key=None, lease_ns=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn join(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        member: &str,
+        requirement: Option<Requirement>,
+        timeline: &str,
+        bus: Option<PathBuf>,
+        authority: Option<PathBuf>,
+        key: Option<Key>,
+        lease_ns: Option<Span>,
+    ) -> PyResult<Group> {
+        if requirement.is_some() {
+            self.check_channel(py)?;
+        }
+        let options = JoinOptions {
+            requirement,
+            bus: Bus::new(py, bus, authority.as_deref())?,
+            key,
+            lease: lease_ns,
+        }
+        .into_rust(timeline);
+        py.detach(|| self.0.join_with(group, member, &options)).or_raise(py).map(Group::of)
     }
 
     /// What this client may bind to.

@@ -13,7 +13,7 @@ use crate::reading::Reading;
 use crate::words;
 
 /// An exception with that text, and one attribute.
-fn exception(
+pub fn exception(
     py: Python<'_>,
     class: &str,
     text: String,
@@ -48,7 +48,7 @@ pub fn closed(py: Python<'_>) -> PyErr {
 }
 
 /// The text with its causes, unless it contains them already.
-fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut inner = error.source();
     while let Some(cause) = inner {
@@ -78,7 +78,7 @@ impl<T, E: Raise> OrRaise<T> for Result<T, E> {
 }
 
 /// Returns `made`, or the exception that was raised while making it.
-fn with<'py>(
+pub fn with<'py>(
     py: Python<'py>,
     class: &str,
     text: String,

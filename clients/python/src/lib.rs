@@ -10,6 +10,7 @@
 //! | `recording` | `Recorder`, `Recording`, `PacketStamps` |
 //! | `requirement` | `Requirement` |
 //! | `wait` | blocking without the GIL, descriptors, `Cancel` |
+//! | `group` | `Group`: members that act together at a time |
 //! | `manual` | `Clock`: hand-driven, for tests |
 //! | `arguments` | instants and spans out of Python's integers; floats refused |
 //! | `words` | the dataclasses and enums of `timevisor._words`, filled |
@@ -29,6 +30,7 @@ mod binding;
 mod client;
 mod elapsed;
 mod errors;
+mod group;
 mod manual;
 mod reading;
 mod recording;
@@ -47,6 +49,8 @@ mod _timevisor {
     use crate::client::{Client, connect, survive_truncation};
     #[pymodule_export]
     use crate::elapsed::Elapsed;
+    #[pymodule_export]
+    use crate::group::{Group, GroupWait, Messages, Pending, Proposals, Reports};
     #[pymodule_export]
     use crate::manual::Clock;
     #[pymodule_export]

@@ -9,39 +9,16 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable
 
 import pytest
 
 import timevisor
+from conftest import DAEMON, PATIENCE_S
 from timevisor import Achieved, Client, Comparison, Epoch, Held, Lost, Requirement, Status
 
 ROOM = Path(__file__).resolve().parent.parent
-DAEMON = os.environ.get("TIMEVISORD", "")
 pytestmark = pytest.mark.skipif(not DAEMON, reason="run test.sh, or set TIMEVISORD")
-PATIENCE_S = 60
-
-
-@pytest.fixture(scope="module")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("timevisord")
-    config = folder / "timevisord.toml"
-    config.write_text(
-        f'run_directory = "{folder}"\n'
-        "[guests]\ndiscover = false\n"
-        '[[reference]]\ntype = "system"\nassumed_max_error = "1ms"\n'
-    )
-    log = (folder / "log").open("w")
-    daemon = subprocess.Popen([DAEMON, "--config", str(config)], stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (folder / "timelines").exists() or not (folder / "clock").exists():
-            assert daemon.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
-        yield folder
-    finally:
-        daemon.terminate()
-        daemon.wait(PATIENCE_S)
 
 
 @pytest.fixture

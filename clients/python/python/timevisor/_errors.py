@@ -143,10 +143,10 @@ class CannotBeMet(TimevisorError):
 
 
 class Refused(TimevisorError):
-    """timevisord refused for another reason."""
+    """timevisord refused for another reason, or a bus does not let this member join."""
 
     code: str
-    """``exists``, ``quota``, ``rate_limited``, ``unavailable``, ..."""
+    """``exists``, ``quota``, ``rate_limited``, ``unavailable``, ...; of a bus ``name_taken``, ``key``, ``timeline``, ``full``, ..."""
 
 
 class ChannelFailed(TimevisorError):
@@ -155,3 +155,33 @@ class ChannelFailed(TimevisorError):
 
 class Withdrawn(TimevisorError):
     """The binding was given back with ``unbind`` or by leaving its ``with`` block."""
+
+
+class NoBus(TimevisorError):
+    """``join``: no timevisor-bus answers."""
+
+    tried: Tuple[Tried, ...]
+
+
+class Disconnected(TimevisorError):
+    """The bus is not connected; the library connects again by itself."""
+
+
+class Left(TimevisorError):
+    """This member has left its group."""
+
+
+class NoMember(TimevisorError):
+    """The group has no member of this name."""
+
+
+class WaitsAlready(TimevisorError):
+    """This member waits at this barrier already."""
+
+
+class CannotPropose(TimevisorError):
+    """The time is too close, the clock not good enough, or the proposer not among the members that are to fire."""
+
+
+class TooLong(TimevisorError, ValueError):
+    """A payload of more than 1 MiB."""

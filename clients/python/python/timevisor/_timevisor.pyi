@@ -2,8 +2,9 @@
 
 import os
 from types import TracebackType
-from typing import Iterator, List, Optional, Tuple, Type, Union, final
+from typing import Iterator, List, Optional, Sequence, Tuple, Type, Union, final
 
+from ._group_words import Info, MemberId, Message, Outcome, ProposalId, Proposed, Reported
 from ._words import (
     Achieved,
     AtOutcome,
@@ -33,11 +34,17 @@ __all__ = [
     "Client",
     "Clock",
     "Elapsed",
+    "Group",
+    "GroupWait",
+    "Messages",
     "PacketStamps",
+    "Pending",
     "Periodic",
+    "Proposals",
     "Reading",
     "Recorder",
     "Recording",
+    "Reports",
     "Requirement",
     "Timeline",
     "WaitFd",
@@ -103,6 +110,28 @@ class Client:
         timeline where there is none of this name.
 
         Raises CannotBeMet, NoChannel, NotFound, Invalid, Refused, ChannelFailed, TimedOut, PageUnusable.
+        """
+    def join(
+        self,
+        group: str,
+        member: str,
+        requirement: Optional[Requirement] = None,
+        *,
+        timeline: str = "tai",
+        bus: Optional[_Path] = None,
+        authority: Optional[_Path] = None,
+        key: Optional[Union[str, bytes]] = None,
+        lease_ns: Optional[Span] = None,
+    ) -> Group:
+        """Joins a group as ``member``. The host meets the requirement for as long as the membership lives.
+
+        ``timeline``: the group's. ``bus``: the socket of timevisor-bus, or ``tls://HOST:PORT`` with ``authority``, a PEM file
+        with who signed its certificate, or that certificate; by default ``TIMEVISOR_BUS``, then timevisor-bus.socket in
+        ``XDG_RUNTIME_DIR``, then /run/timevisor-bus/socket. ``key``: the text of the group's key file, if it has a key.
+        ``lease_ns``: after so long without a sign of this program the others count it as gone; 3 s by default.
+
+        Raises NoBus, Refused (``code``: ``name_taken``, ``key``, ``timeline``, ``full``), TimedOut, Invalid, KernelRefused, and
+        what ``bind`` raises.
         """
     def timelines(self) -> List[TimelineRow]:
         """What this client may bind to. Raises as ``bind``."""
@@ -539,3 +568,179 @@ class Clock:
         """The clock steps, ahead or back, and signals a disruption."""
     def forget(self) -> None:
         """Nothing is known any more; a disruption. ``step`` ends it."""
+
+@final
+class Group:
+    """A member of a group, as a context manager: leaving it leaves the group. For any thread.
+
+    Waits let other threads run, and end with KeyboardInterrupt on Ctrl-C. They take ``timeout_ns`` (TimedOut) and ``cancel``
+    (Cancelled). After ``leave`` everything raises Left.
+    """
+
+    @staticmethod
+    def join(
+        timeline: Timeline,
+        group: str,
+        member: str,
+        requirement: Optional[Requirement] = None,
+        *,
+        bus: Optional[_Path] = None,
+        authority: Optional[_Path] = None,
+        key: Optional[Union[str, bytes]] = None,
+        lease_ns: Optional[Span] = None,
+    ) -> Group:
+        """As ``Client.join``, with any timeline, such as that of a ``manual.Clock``. The timeline's name is the group's; the host is
+        not told the requirement."""
+    @property
+    def id(self) -> MemberId:
+        """Who this member is."""
+    def members(self) -> List[Info]:
+        """All members as far as is known, this one included, in the order of their names."""
+    def watch(self) -> Reports:
+        """What happens to the group and its messages, from now on."""
+    def wait_for(self, count: int, *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None) -> None:
+        """Waits until so many members are there, this one included, whose clocks meet their requirements."""
+    def wait_for_names(
+        self, names: Sequence[str], *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None
+    ) -> None:
+        """Waits until these members are there, whose clocks meet their requirements."""
+    def wait_for_fd(self, count: int) -> GroupWait:
+        """The same as a descriptor for an event loop; it ends with True."""
+    def wait_for_names_fd(self, names: Sequence[str]) -> GroupWait:
+        """The same as a descriptor for an event loop; it ends with True."""
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publishes a message of at most 1 MiB with the time of now. Raises Disconnected, TooLong, Invalid."""
+    def subscribe(
+        self, topic: str, order: str = "arrival", *, history: int = 0, hold_ns: Optional[Span] = None
+    ) -> Messages:
+        """Gets a topic's messages, those that were published before first: ``history`` of them at most.
+
+        ``order``: an ``Order`` or its word. ``hold_ns``: with ``time``, how long a silent member holds up others; 500 ms by
+        default. Raises Invalid.
+        """
+    def accept(self, accept: str) -> None:
+        """Which proposals of others are accepted from now on: an ``Accept`` or its word; ``nothing`` at first."""
+    def proposals(self) -> Proposals:
+        """Proposals of others, to be answered, where ``ask`` was said; and from now on what is to be done because of proposals, and
+        what came of them."""
+    def answer(self, id: ProposalId, accepts: bool) -> None:
+        """Answers a proposal."""
+    def propose(
+        self,
+        at_ns: int,
+        payload: bytes = b"",
+        *,
+        members: Optional[Sequence[str]] = None,
+        late_at_most_ns: Optional[Span] = None,
+    ) -> Pending:
+        """Proposes that all members, or those of these names, fire at a time of the timeline.
+
+        Who wakes up later than ``late_at_most_ns`` after it does not fire; 10 ms by default.
+        Raises CannotPropose, NoMember, TooLong.
+        """
+    def barrier(
+        self, name: str, parties: int, *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None
+    ) -> int:
+        """Waits at a barrier until so many members have arrived. All are released at one time.
+
+        Returns how late this member surely was, ns. ``Split`` (``watch``) says if not all of them were released together.
+        Raises WaitsAlready, Invalid.
+        """
+    def barrier_fd(self, name: str, parties: int) -> GroupWait:
+        """The same as a descriptor for an event loop. Closed before the release, this member does not wait any more."""
+    def stand(self, office: str, voters: Sequence[str], term_ns: Span) -> None:
+        """Wants to lead: ``voters`` are the names of the members that vote, and a lease is this long. Raises Invalid."""
+    def resign(self, office: str) -> None:
+        """Does not want to lead any more."""
+    def leads(self, office: str) -> bool:
+        """Whether this member leads now. Nobody else does at the same time, as long as bounds hold."""
+    def leave(self) -> None:
+        """Leaves, and waits until the bus has been told. Waits and inboxes of the group end. A second time does nothing."""
+    def __enter__(self) -> Group: ...
+    def __exit__(
+        self,
+        _exception: Optional[Type[BaseException]],
+        _value: Optional[BaseException],
+        _traceback: Optional[TracebackType],
+    ) -> None: ...
+
+@final
+class Pending:
+    """A proposal that was made."""
+
+    @property
+    def id(self) -> ProposalId: ...
+    def decided(self, *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None) -> bool:
+        """Waits until it is decided: True if everybody is to fire."""
+    def wait(self, *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None) -> Outcome:
+        """Waits for the outcome. With ``unknown`` members it may be corrected later (``Group.proposals``)."""
+    def decided_fd(self) -> GroupWait:
+        """``decided`` as a descriptor for an event loop."""
+    def wait_fd(self) -> GroupWait:
+        """``wait`` as a descriptor for an event loop."""
+
+@final
+class GroupWait:
+    """A wait for an event loop: when the descriptor is readable, call ``on_ready``. Closing it ends the wait."""
+
+    def fileno(self) -> int: ...
+    def on_ready(self) -> Optional[Union[bool, int, Outcome]]:
+        """Looks whether it has happened; None: not yet, poll again. Raises Left."""
+    def close(self) -> None: ...
+
+@final
+class Messages:
+    """A topic's messages, oldest first: an iterator, ``get``, or a descriptor for an event loop. One thread at a time.
+
+    It ends when the member leaves. Of more than 65536 entries that nobody takes the oldest are dropped.
+    """
+
+    def __iter__(self) -> Iterator[Message]: ...
+    def __next__(self) -> Message: ...
+    def get(self, timeout_ns: Optional[Span] = None, *, cancel: Optional[Cancel] = None) -> Message:
+        """Waits for the next entry. Raises TimedOut, Cancelled, Left."""
+    def fileno(self) -> int:
+        """Readable while there are entries, and after the end."""
+    def on_ready(self) -> Optional[Message]:
+        """Takes the next entry; None: there is none, poll again. Raises Left."""
+    def dropped(self) -> int:
+        """How many entries were dropped since the last call."""
+    def close(self) -> None: ...
+
+@final
+class Reports:
+    """What happens to the group and its messages: an iterator, ``get``, or a descriptor for an event loop. One thread at a time.
+
+    It ends when the member leaves. Of more than 65536 entries that nobody takes the oldest are dropped.
+    """
+
+    def __iter__(self) -> Iterator[Reported]: ...
+    def __next__(self) -> Reported: ...
+    def get(self, timeout_ns: Optional[Span] = None, *, cancel: Optional[Cancel] = None) -> Reported:
+        """Waits for the next entry. Raises TimedOut, Cancelled, Left."""
+    def fileno(self) -> int:
+        """Readable while there are entries, and after the end."""
+    def on_ready(self) -> Optional[Reported]:
+        """Takes the next entry; None: there is none, poll again. Raises Left."""
+    def dropped(self) -> int:
+        """How many entries were dropped since the last call."""
+    def close(self) -> None: ...
+
+@final
+class Proposals:
+    """What happens to proposals: an iterator, ``get``, or a descriptor for an event loop. One thread at a time.
+
+    It ends when the member leaves. Of more than 65536 entries that nobody takes the oldest are dropped.
+    """
+
+    def __iter__(self) -> Iterator[Proposed]: ...
+    def __next__(self) -> Proposed: ...
+    def get(self, timeout_ns: Optional[Span] = None, *, cancel: Optional[Cancel] = None) -> Proposed:
+        """Waits for the next entry. Raises TimedOut, Cancelled, Left."""
+    def fileno(self) -> int:
+        """Readable while there are entries, and after the end."""
+    def on_ready(self) -> Optional[Proposed]:
+        """Takes the next entry; None: there is none, poll again. Raises Left."""
+    def dropped(self) -> int:
+        """How many entries were dropped since the last call."""
+    def close(self) -> None: ...

@@ -3,9 +3,12 @@
     await aio.wait_until(tai, t_ns)
     async with aio.periodic(tai, 100_000_000) as ticks:
         async for tick in ticks: ...
+    await aio.wait_for(group, 2)
+    async for message in aio.inbox(group.subscribe("poses")): ...
 
 Cancelling a task takes its descriptor out of the loop. For time-outs use ``asyncio.wait_for`` or ``asyncio.timeout``. Calls
-that ask timevisord (``bind``, ``update``, ``unbind``, ``timelines``) block: ``await asyncio.to_thread(client.bind, ...)``.
+that ask timevisord or a bus (``bind``, ``update``, ``unbind``, ``timelines``, ``join``, ``leave``) block:
+``await asyncio.to_thread(client.bind, ...)``.
 
 What it does not do: hold the loop's other tasks off. Lateness is as good as the loop is quick.
 """
@@ -14,19 +17,38 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Generic, Optional, Protocol, Type, TypeVar
+from typing import Generic, Optional, Protocol, Sequence, Type, TypeVar, cast
 
-from ._timevisor import Timeline, When
+from ._errors import Left
+from ._group_words import Outcome
+from ._timevisor import Group, Pending, Timeline, When
 from ._words import AtOutcome, Event, Span, Tick, Waited
 
-__all__ = ["Stream", "at", "periodic", "sleep", "wait_met", "wait_past", "wait_surely_before", "wait_until", "watch"]
+__all__ = [
+    "Stream",
+    "at",
+    "barrier",
+    "decided",
+    "inbox",
+    "outcome",
+    "periodic",
+    "propose",
+    "sleep",
+    "wait_for",
+    "wait_for_names",
+    "wait_met",
+    "wait_past",
+    "wait_surely_before",
+    "wait_until",
+    "watch",
+]
 
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
 
 class _Source(Protocol[_T_co]):
-    """What the extension module's ``WaitFd``, ``AtFd``, ``Periodic`` and ``Watch`` have in common."""
+    """What the extension module's ``WaitFd``, ``AtFd``, ``Periodic``, ``Watch`` and a group's have in common."""
 
     def fileno(self) -> int: ...
     def on_ready(self) -> Optional[_T_co]: ...
@@ -83,8 +105,51 @@ def watch(timeline: Timeline) -> Stream[Event]:
     return Stream(timeline.watch())
 
 
+async def wait_for(group: Group, count: int) -> None:
+    """Waits until so many members are there, this one included, whose clocks meet their requirements."""
+    await _once(group.wait_for_fd(count))
+
+
+async def wait_for_names(group: Group, names: Sequence[str]) -> None:
+    """Waits until these members are there, whose clocks meet their requirements."""
+    await _once(group.wait_for_names_fd(names))
+
+
+async def barrier(group: Group, name: str, parties: int) -> int:
+    """As ``Group.barrier``. If the task is cancelled, this member does not wait there any more; a release that it has accepted
+    already goes on without it."""
+    return cast(int, await _once(group.barrier_fd(name, parties)))
+
+
+async def propose(
+    group: Group,
+    at_ns: int,
+    payload: bytes = b"",
+    *,
+    members: Optional[Sequence[str]] = None,
+    late_at_most_ns: Optional[Span] = None,
+) -> Outcome:
+    """Proposes as ``Group.propose`` does, and waits for the outcome. Cancelling the task does not take the proposal back."""
+    return await outcome(group.propose(at_ns, payload, members=members, late_at_most_ns=late_at_most_ns))
+
+
+async def decided(pending: Pending) -> bool:
+    """Waits until a proposal is decided: True if everybody is to fire."""
+    return cast(bool, await _once(pending.decided_fd()))
+
+
+async def outcome(pending: Pending) -> Outcome:
+    """Waits for a proposal's outcome."""
+    return cast(Outcome, await _once(pending.wait_fd()))
+
+
+def inbox(entries: _Source[_T]) -> Stream[_T]:
+    """What ``Group.subscribe``, ``watch`` and ``proposals`` return, for ``async for``. It ends when the member leaves."""
+    return Stream(entries)
+
+
 class Stream(Generic[_T_co]):
-    """Ticks or events for ever. Goes on after a cancelled or timed-out ``anext``; one task at a time."""
+    """Ticks, events or a group's entries. Goes on after a cancelled or timed-out ``anext``; one task at a time."""
 
     def __init__(self, source: _Source[_T_co]) -> None:
         self._source = source
@@ -101,6 +166,8 @@ class Stream(Generic[_T_co]):
         self._busy = True
         try:
             return await _outcome(self._source)
+        except Left:
+            raise StopAsyncIteration from None
         finally:
             self._busy = False
 

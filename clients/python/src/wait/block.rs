@@ -12,7 +12,7 @@ use timevisor_linux::poll::{self, PollFd, Woken};
 use super::cancel::Cancel;
 use super::source::Source;
 use crate::arguments::Span;
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, Raise};
 
 /// The longest that the main thread sleeps without looking for signals.
 const SLICE: Duration = Duration::from_millis(100);
@@ -29,6 +29,27 @@ impl Patience {
     pub fn new(spin: Option<Span>, timeout: Option<Span>, cancel: Option<Cancel>) -> Self {
         let spin = spin.map_or(Duration::ZERO, |span| span.0);
         Self { spin, timeout: timeout.map(|span| span.0), cancel }
+    }
+}
+
+/// Why a wait failed.
+enum Failure<E> {
+    Own(WaitError),
+    Source(E),
+}
+
+impl<E> From<std::io::Error> for Failure<E> {
+    fn from(error: std::io::Error) -> Self {
+        Self::Own(error.into())
+    }
+}
+
+impl<E: Raise> Raise for Failure<E> {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Own(error) => error.raise(py),
+            Self::Source(error) => error.raise(py),
+        }
     }
 }
 
@@ -66,15 +87,15 @@ fn sleep<S: Source>(
     patience: &Patience,
     deadline: Option<Instant>,
     slice: Option<Duration>,
-) -> Result<Pause<S::Outcome>, WaitError> {
+) -> Result<Pause<S::Outcome>, Failure<S::Error>> {
     let end_of_slice = slice.map(|slice| Instant::now() + slice);
     loop {
-        if let Some(outcome) = source.look(patience.spin)? {
+        if let Some(outcome) = source.look(patience.spin).map_err(Failure::Source)? {
             return Ok(Pause::Over(outcome));
         }
         let now = Instant::now();
         if deadline.is_some_and(|end| end <= now) {
-            return Err(WaitError::TimedOut);
+            return Err(Failure::Own(WaitError::TimedOut));
         }
         if end_of_slice.is_some_and(|end| end <= now) {
             return Ok(Pause::Signals);
@@ -91,7 +112,7 @@ fn sleep<S: Source>(
             }
         };
         if cancelled {
-            return Err(WaitError::Cancelled);
+            return Err(Failure::Own(WaitError::Cancelled));
         }
         if woken == Woken::Signal && slice.is_some() {
             return Ok(Pause::Signals);

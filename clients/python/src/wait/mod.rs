@@ -4,7 +4,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | `block` | sleeping for a source; signals, time-outs, `Cancel` |
-//! | `source` | the client's four waits behind one trait |
+//! | `source` | the client's waits behind one trait |
 //! | `shared` | one of them, used by one thread at a time |
 //! | `classes` | `WaitFd`, `AtFd`, `Periodic`, `Watch`, `When` |
 //! | `cancel` | `Cancel` |
@@ -15,6 +15,8 @@ mod classes;
 mod shared;
 mod source;
 
-pub use block::{Patience, once};
+pub use block::{Patience, once, until_outcome};
 pub use cancel::Cancel;
 pub use classes::{AtFd, Periodic, WaitFd, Watch, When};
+pub use shared::Shared;
+pub use source::Source;

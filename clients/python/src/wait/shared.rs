@@ -23,7 +23,7 @@ impl<S: Source> Shared<S> {
         Self { fd: source.as_fd().as_raw_fd(), source: Mutex::new(Some(source)) }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut S) -> PyResult<T>) -> PyResult<T> {
+    pub fn with<T>(&self, work: impl FnOnce(&mut S) -> PyResult<T>) -> PyResult<T> {
         self.with_slot(|slot| match slot {
             Some(source) => work(source),
             None => Err(closed()),

@@ -1,4 +1,4 @@
-//! The client's four waits behind one trait.
+//! The client's waits behind one trait; those of groups are in `group`.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -7,19 +7,30 @@ use timevisor::{
     AtFd, AtOutcome, Event, Periodic, Tick, WaitError, WaitFd, WaitOptions, Waited, Watch,
 };
 
+use crate::errors::Raise;
+
 /// Something that is looked at when its descriptor is readable.
 pub trait Source: AsFd + Send {
     type Outcome: Send;
+    type Error: Raise + Send;
     /// Looks, for an event loop.
-    fn on_ready(&mut self) -> Result<Option<Self::Outcome>, WaitError>;
+    fn on_ready(&mut self) -> Result<Option<Self::Outcome>, Self::Error>;
     /// Looks, for a thread that spins at the end.
-    fn look(&mut self, _spin: Duration) -> Result<Option<Self::Outcome>, WaitError> {
+    fn look(&mut self, _spin: Duration) -> Result<Option<Self::Outcome>, Self::Error> {
         self.on_ready()
+    }
+    /// Ends a wait that has failed; what came nevertheless.
+    fn give_up(self) -> Option<Self::Outcome>
+    where
+        Self: Sized,
+    {
+        None
     }
 }
 
 impl Source for WaitFd {
     type Outcome = Waited;
+    type Error = WaitError;
     fn on_ready(&mut self) -> Result<Option<Waited>, WaitError> {
         self.on_ready()
     }
@@ -27,6 +38,7 @@ impl Source for WaitFd {
 
 impl Source for AtFd {
     type Outcome = AtOutcome;
+    type Error = WaitError;
     fn on_ready(&mut self) -> Result<Option<AtOutcome>, WaitError> {
         self.on_ready()
     }
@@ -34,6 +46,7 @@ impl Source for AtFd {
 
 impl Source for Watch {
     type Outcome = Event;
+    type Error = WaitError;
     fn on_ready(&mut self) -> Result<Option<Event>, WaitError> {
         self.on_ready()
     }
@@ -41,6 +54,7 @@ impl Source for Watch {
 
 impl Source for Periodic {
     type Outcome = Tick;
+    type Error = WaitError;
     fn on_ready(&mut self) -> Result<Option<Tick>, WaitError> {
         self.on_ready()
     }

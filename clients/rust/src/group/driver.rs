@@ -78,6 +78,7 @@ pub fn run(shared: &Arc<Shared>, connection: Connection, answered: &Sender<Resul
     while driver.turn() {
         shared.notify();
     }
+    shared.lock().end_inboxes();
     shared.notify();
 }
 

@@ -71,6 +71,12 @@ pub enum GroupError {
     /// It cannot be proposed.
     #[error(transparent)]
     Propose(#[from] ProposeError),
+    /// This member has left.
+    #[error("this member has left the group; join it again")]
+    Left,
+    /// The kernel has no descriptor for a wait.
+    #[error("no descriptor for the wait: {0}; close some, or raise the limit (ulimit -n)")]
+    Descriptor(#[from] std::io::Error),
     /// Nobody can be elected.
     #[error(transparent)]
     Leader(#[from] LeaderError),

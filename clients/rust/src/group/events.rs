@@ -130,20 +130,29 @@ pub enum Proposed {
 }
 
 #[derive(Debug)]
+struct Entries<T> {
+    waiting: VecDeque<T>,
+    dropped: u64,
+    /// Nothing comes any more: the member has left.
+    has_ended: bool,
+}
+
+#[derive(Debug)]
 struct Queue<T> {
-    entries: Mutex<(VecDeque<T>, u64)>,
+    entries: Mutex<Entries<T>>,
     news: Condvar,
     flag: Option<EventFd>,
 }
 
-/// Entries in order. Its descriptor is readable while there are some. Those that were not taken in time
-/// are dropped, the oldest first, and counted.
+/// Entries in order. Its descriptor is readable while there are some, and after the end: when the member
+/// has left. Those that were not taken in time are dropped, the oldest first, and counted.
 #[derive(Debug)]
 pub struct Inbox<T>(Arc<Queue<T>>);
 
 impl<T> Inbox<T> {
     pub(super) fn new() -> (Self, Sender<T>) {
-        let entries = Mutex::new((VecDeque::new(), 0));
+        let entries = Entries { waiting: VecDeque::new(), dropped: 0, has_ended: false };
+        let entries = Mutex::new(entries);
         let queue = Arc::new(Queue { entries, news: Condvar::new(), flag: EventFd::new().ok() });
         let sender = Sender(Arc::downgrade(&queue));
         (Self(queue), sender)
@@ -153,8 +162,9 @@ impl<T> Inbox<T> {
     #[must_use]
     pub fn try_next(&self) -> Option<T> {
         let mut entries = unpoisoned(self.0.entries.lock());
-        let next = entries.0.pop_front();
-        if entries.0.is_empty()
+        let next = entries.waiting.pop_front();
+        if entries.waiting.is_empty()
+            && !entries.has_ended
             && let Some(flag) = &self.0.flag
         {
             let _ = flag.clear();
@@ -162,7 +172,15 @@ impl<T> Inbox<T> {
         next
     }
 
-    /// Waits for the next entry; `None` when the time is over.
+    /// Whether the member has left, and everything was taken.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let entries = unpoisoned(self.0.entries.lock());
+        entries.has_ended && entries.waiting.is_empty()
+    }
+
+    /// Waits for the next entry; `None` when the time is over, or the member has left
+    /// ([`Self::is_over`]).
     #[must_use]
     pub fn next_within(&self, timeout: Duration) -> Option<T> {
         let end = Instant::now().checked_add(timeout);
@@ -171,8 +189,11 @@ impl<T> Inbox<T> {
                 return Some(next);
             }
             let entries = unpoisoned(self.0.entries.lock());
-            if !entries.0.is_empty() {
+            if !entries.waiting.is_empty() {
                 continue;
+            }
+            if entries.has_ended {
+                return None;
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             match left {
@@ -186,7 +207,7 @@ impl<T> Inbox<T> {
     /// How many entries were dropped since the last call.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        std::mem::take(&mut unpoisoned(self.0.entries.lock()).1)
+        std::mem::take(&mut unpoisoned(self.0.entries.lock()).dropped)
     }
 
     /// The descriptor, for a program's own poll(2).
@@ -210,11 +231,11 @@ impl<T> Sender<T> {
     pub fn push(&self, entry: T) -> bool {
         let Some(queue) = self.0.upgrade() else { return false };
         let mut entries = unpoisoned(queue.entries.lock());
-        if entries.0.len() >= MOST {
-            entries.0.pop_front();
-            entries.1 += 1;
+        if entries.waiting.len() >= MOST {
+            entries.waiting.pop_front();
+            entries.dropped += 1;
         }
-        entries.0.push_back(entry);
+        entries.waiting.push_back(entry);
         if let Some(flag) = &queue.flag {
             let _ = flag.set();
         }
@@ -224,5 +245,16 @@ impl<T> Sender<T> {
 
     pub fn is_read(&self) -> bool {
         self.0.strong_count() > 0
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let Some(queue) = self.0.upgrade() else { return };
+        unpoisoned(queue.entries.lock()).has_ended = true;
+        if let Some(flag) = &queue.flag {
+            let _ = flag.set();
+        }
+        queue.news.notify_all();
     }
 }

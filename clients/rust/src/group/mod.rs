@@ -29,6 +29,7 @@
 //! | `state.rs` | what the program's threads and the group's share |
 //! | `driver.rs` | the group's thread |
 //! | `events.rs` | [`Inbox`]: queues that the program reads |
+//! | `waiting.rs` | [`GroupWait`], [`Pending`]: waits for an event loop, proposals that were made |
 //! | `error.rs` | why something did not work |
 
 mod address;
@@ -38,12 +39,13 @@ mod error;
 mod events;
 mod link;
 mod state;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use timevisor_coordination::member::Member;
-use timevisor_coordination::{MemberId, Name, leader, propose};
+use timevisor_coordination::{MemberId, leader, propose};
 use timevisor_protocols::bus::ToBus;
 use timevisor_time::Duration as Span;
 
@@ -55,10 +57,15 @@ pub use address::BusAddress;
 pub use error::{GroupError, JoinError};
 pub use events::{Inbox, Message, Order, Proposed, Reported};
 use state::{Shared, State};
+pub use timevisor_coordination::leader::LeaderError;
 pub use timevisor_coordination::propose::Outcome;
+pub use timevisor_coordination::propose::ProposeError;
+pub use timevisor_coordination::{InvalidName, Name};
 pub use timevisor_coordination::{MemberId as Id, Proposal, ProposalId, Stamp, Why};
-pub use timevisor_protocols::bus::{Gone, Info, Sides};
-pub use timevisor_protocols::nts::shared::Secret;
+pub use timevisor_protocols::bus::{Gone, Info, Refusal, Sides};
+pub use timevisor_protocols::nts::shared::{Secret, SecretError};
+use waiting::Arrival;
+pub use waiting::{GroupWait, Pending};
 
 /// How a member joins.
 #[derive(Clone, Debug)]
@@ -226,9 +233,7 @@ impl Group {
     /// # Errors
     /// When the time is over.
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<(), GroupError> {
-        self.wait(timeout, |state| {
-            (state.members.values().filter(|it| it.met).count() >= count).then_some(())
-        })
+        self.wait(timeout, |state| state.has_met(count).then_some(()))
     }
 
     /// Waits until these members are there, whose clocks meet their requirements.
@@ -236,10 +241,7 @@ impl Group {
     /// # Errors
     /// When the time is over.
     pub fn wait_for_names(&self, names: &[&str], timeout: Duration) -> Result<(), GroupError> {
-        self.wait(timeout, |state| {
-            let is_there = |name: &&str| state.members.get(*name).is_some_and(|it| it.met);
-            names.iter().all(is_there).then_some(())
-        })
+        self.wait(timeout, |state| state.has_met_names(names).then_some(()))
     }
 
     /// Publishes a message with the time of now.
@@ -300,7 +302,7 @@ impl Group {
     ///
     /// # Errors
     /// When it cannot be proposed.
-    pub fn propose(&self, at_ns: i64, payload: &[u8]) -> Result<Pending<'_>, GroupError> {
+    pub fn propose(&self, at_ns: i64, payload: &[u8]) -> Result<Pending, GroupError> {
         self.propose_with(at_ns, payload, None, Duration::from_millis(10))
     }
 
@@ -315,7 +317,7 @@ impl Group {
         payload: &[u8],
         names: Option<&[&str]>,
         late_at_most: Duration,
-    ) -> Result<Pending<'_>, GroupError> {
+    ) -> Result<Pending, GroupError> {
         let id = self.shared.act(|state, now| {
             let participants = state.participants(names)?;
             let plan = propose::Plan {
@@ -326,7 +328,7 @@ impl Group {
             };
             Ok(state.member.propose(plan, now)?)
         })?;
-        Ok(Pending { group: self, id })
+        Ok(Pending { shared: Arc::clone(&self.shared), id })
     }
 
     /// Waits at a barrier until so many members have arrived. All are released at one time. Returns how
@@ -340,30 +342,7 @@ impl Group {
         parties: u32,
         timeout: Duration,
     ) -> Result<Duration, GroupError> {
-        let barrier: Name =
-            name.parse().map_err(|error| GroupError::Name(name.to_owned(), error))?;
-        self.shared.act(|state, now| {
-            state.released.remove(&barrier);
-            if state.member.arrive(barrier, parties, now) {
-                Ok(())
-            } else {
-                Err(GroupError::WaitsAlready(barrier))
-            }
-        })?;
-        let released = self.wait(timeout, |state| state.released.remove(&barrier));
-        if released.is_ok() {
-            return released;
-        }
-        // A release that this member has accepted counts: its end is awaited, which is soon.
-        let soon = Duration::from_secs(1);
-        let is_over = |state: &mut State| {
-            let released = state.released.remove(&barrier);
-            (released.is_some() || state.member.give_up(barrier)).then_some(released)
-        };
-        match self.wait(soon, is_over) {
-            Ok(Some(late)) => Ok(late),
-            Ok(None) | Err(_) => released,
-        }
+        Arrival::new(&self.shared, name, parties)?.wait(timeout)
     }
 
     /// Wants to lead: `voters` are the names of the members that vote, and a lease is `term` long.
@@ -398,7 +377,7 @@ impl Group {
         state.member.leads(office, &self.shared.now())
     }
 
-    /// Leaves, and waits until the bus has been told.
+    /// Leaves, and waits until the bus has been told. Inboxes and waits of the group end.
     pub fn leave(mut self) {
         self.end();
     }
@@ -435,38 +414,6 @@ impl core::fmt::Debug for Group {
             .field("group", &self.shared.join.group)
             .field("member", &self.shared.join.own)
             .finish_non_exhaustive()
-    }
-}
-
-/// A proposal that was made.
-#[derive(Debug)]
-pub struct Pending<'group> {
-    group: &'group Group,
-    id: ProposalId,
-}
-
-impl Pending<'_> {
-    /// Which one.
-    #[must_use]
-    pub fn id(&self) -> ProposalId {
-        self.id
-    }
-
-    /// Waits until it is decided: true if everybody is to fire.
-    ///
-    /// # Errors
-    /// When the time is over.
-    pub fn decided(&self, timeout: Duration) -> Result<bool, GroupError> {
-        self.group.wait(timeout, |state| state.decided.get(&self.id).copied())
-    }
-
-    /// Waits for the outcome. With `unknown` members it may be corrected later
-    /// ([`Group::proposals`]).
-    ///
-    /// # Errors
-    /// When the time is over.
-    pub fn wait(&self, timeout: Duration) -> Result<Outcome, GroupError> {
-        self.group.wait(timeout, |state| state.outcomes.get(&self.id).cloned())
     }
 }
 

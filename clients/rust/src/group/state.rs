@@ -1,7 +1,7 @@
 //! What the program's threads and the group's own thread share.
 
-use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use timevisor_coordination::member::{Event, Member, TICKS_LAST};
@@ -52,6 +52,8 @@ pub struct Shared {
     begun: Instant,
     state: Mutex<State>,
     news: Condvar,
+    /// Descriptors of waits, which are told of news, too.
+    listeners: Mutex<Vec<Weak<EventFd>>>,
 }
 
 struct Subscriber {
@@ -69,6 +71,8 @@ pub struct State {
     pub members: BTreeMap<String, Info>,
     pub accept: Accept,
     pub released: BTreeMap<Name, Duration>,
+    /// Barriers at which nobody waits any more, but whose release was under way then.
+    pub abandoned: BTreeSet<Name>,
     pub decided: Remembered<bool>,
     pub outcomes: Remembered<Outcome>,
     pub ends: bool,
@@ -90,6 +94,7 @@ impl Shared {
             members: BTreeMap::new(),
             accept: Accept::Nothing,
             released: BTreeMap::new(),
+            abandoned: BTreeSet::new(),
             decided: Remembered::default(),
             outcomes: Remembered::default(),
             ends: false,
@@ -102,7 +107,8 @@ impl Shared {
         };
         let flag = EventFd::new()?;
         let (begun, state, news) = (Instant::now(), Mutex::new(state), Condvar::new());
-        Ok(Self { timeline, join, flag, begun, state, news })
+        let listeners = Mutex::default();
+        Ok(Self { timeline, join, flag, begun, state, news, listeners })
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -138,12 +144,25 @@ impl Shared {
     /// Wakes everybody.
     pub fn wake(&self) {
         let _ = self.flag.set();
-        self.news.notify_all();
+        self.notify();
     }
 
     /// Tells waiting threads that something may have happened.
     pub fn notify(&self) {
         self.news.notify_all();
+        let is_told = |listener: &Weak<EventFd>| match listener.upgrade() {
+            Some(listener) => listener.set().is_ok(),
+            None => false,
+        };
+        unpoisoned(self.listeners.lock()).retain(is_told);
+    }
+
+    /// A descriptor that is readable at once, and then whenever something may have happened.
+    pub fn listen(&self) -> std::io::Result<Arc<EventFd>> {
+        let listener = Arc::new(EventFd::new()?);
+        listener.set()?;
+        unpoisoned(self.listeners.lock()).push(Arc::downgrade(&listener));
+        Ok(listener)
     }
 
     pub fn wait<T>(
@@ -155,6 +174,9 @@ impl Shared {
         loop {
             if let Some(found) = is(&mut state) {
                 return Ok(found);
+            }
+            if state.ends {
+                return Err(GroupError::Left);
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             state = match left {
@@ -170,6 +192,23 @@ impl State {
     pub fn is_connected(&self) -> bool {
         self.has_joined
             && self.connection.as_ref().is_some_and(|it| !it.is_over() && !it.is_stalled())
+    }
+
+    /// Whether so many members are there whose clocks meet their requirements.
+    pub fn has_met(&self, count: usize) -> bool {
+        self.members.values().filter(|it| it.met).count() >= count
+    }
+
+    /// Whether these members are there, and their clocks meet their requirements.
+    pub fn has_met_names(&self, names: &[impl AsRef<str>]) -> bool {
+        names.iter().all(|name| self.members.get(name.as_ref()).is_some_and(|it| it.met))
+    }
+
+    /// Ends all inboxes: what is in them can still be read.
+    pub fn end_inboxes(&mut self) {
+        self.subscribers.clear();
+        self.watchers.clear();
+        self.proposals.clear();
     }
 
     pub fn send(&mut self, frame: &ToBus) {
@@ -217,8 +256,7 @@ impl State {
     /// After the connection was lost: subscribes again. What was sent meanwhile is reported as lost by
     /// its sequence numbers.
     pub fn subscribe_again(&mut self) {
-        let topics: std::collections::BTreeSet<_> =
-            self.subscribers.iter().map(|it| it.topic).collect();
+        let topics: BTreeSet<_> = self.subscribers.iter().map(|it| it.topic).collect();
         for topic in topics {
             let topic = topic.as_str().to_owned();
             self.send(&ToBus::Subscribe { handle: HANDLE, topic, history: 0 });
@@ -298,6 +336,7 @@ impl State {
             }
         }
         self.drop_unread();
+        self.give_up_abandoned();
         let is_timed = self.subscribers.iter().any(|it| it.order.is_some());
         let asks = self.asked_for_ticks.is_none_or(|asked| now.elapsed >= asked + ASK_FOR_TICKS);
         if is_timed && asks && self.has_joined {
@@ -305,6 +344,12 @@ impl State {
             self.member.want_ticks(TICK, now);
         }
         self.settle(join, now);
+    }
+
+    /// Barriers that nobody waits at any more, once their release is over.
+    fn give_up_abandoned(&mut self) {
+        let Self { abandoned, released, member, .. } = self;
+        abandoned.retain(|barrier| released.remove(barrier).is_none() && !member.give_up(*barrier));
     }
 
     /// Ends subscriptions that nobody reads any more.
