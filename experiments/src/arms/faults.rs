@@ -1,6 +1,7 @@
 //! What goes wrong, and when.
 
 use std::fs;
+use std::time::Duration;
 
 use timevisor_lab::ntp_impostor::Impostor;
 use timevisor_time::Duration as Span;
@@ -11,6 +12,7 @@ use super::cell::{B, Cell, Mode};
 pub(super) struct Fault {
     pub(super) name: &'static str,
     what: What,
+    pub(super) lasts: Duration,
     /// The pictures show this one.
     pub(super) is_shown: bool,
 }
@@ -28,17 +30,17 @@ enum What {
 }
 
 const fn fault(name: &'static str, what: What) -> Fault {
-    Fault { name, what, is_shown: false }
+    Fault { name, what, lasts: Duration::from_secs(8), is_shown: false }
 }
 
 /// All of them.
 pub(super) const ALL: &[Fault] = &[
     fault("none", What::Nothing),
-    fault("reference fails", What::Silence),
+    Fault { lasts: Duration::from_secs(60), ..fault("reference fails", What::Silence) },
     fault("clock pushed by 0.1 ms", What::Push(100)),
     fault("clock pushed by 1 ms", What::Push(1_000)),
     fault("clock pushed by 3 ms", What::Push(3_000)),
-    Fault { name: "clock pushed by 10 ms", what: What::Push(10_000), is_shown: true },
+    Fault { is_shown: true, ..fault("clock pushed by 10 ms", What::Push(10_000)) },
     fault("clock pushed by -10 ms", What::Push(-10_000)),
     fault("clock pushed by 200 ms", What::Push(200_000)),
     fault("planner late by 0.3 s", What::Late(300)),

@@ -70,6 +70,7 @@ impl Source {
 }
 
 fn ask(server: &str) -> anyhow::Result<i64> {
-    let found = rsntp::SntpClient::new().synchronize(server)?;
-    Ok((found.clock_offset().as_secs_f64() * 1e9) as i64)
+    let found = rsntp::SntpClient::new().synchronize(server)?.clock_offset();
+    let size = i64::try_from(found.abs_as_std_duration()?.as_nanos())?;
+    Ok(size * i64::from(found.signum()))
 }

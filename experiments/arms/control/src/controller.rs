@@ -40,7 +40,7 @@ pub struct Clock {
 enum Mode {
     Silent { until_ns: i64 },
     Standing { q: Option<[f64; JOINTS]> },
-    Moving { start: Start, approach: Option<Approach>, from: [f64; JOINTS], disruption: u64 },
+    Moving { start: Start, approach: Box<Approach>, from: [f64; JOINTS], disruption: u64 },
 }
 
 /// One arm's controller. Times in `elapsed_ns` are of a clock of its own that never stops.
@@ -174,7 +174,7 @@ impl Controller {
         (self.run, self.plan_ns) = (start.run, start.from_ns);
         self.why.clear();
         self.has_news = true;
-        let approach = Some(approach);
+        let approach = Box::new(approach);
         self.mode = Mode::Moving { start, approach, from: q, disruption: clock.disruption };
     }
 
@@ -244,10 +244,7 @@ impl Controller {
         let Mode::Moving { start, approach, from, .. } = &self.mode else { return None };
         if now_ns < start.moves_ns() {
             let seconds = (now_ns - start.at_ns) as f64 * 1e-9;
-            let (q, dq) = match approach {
-                Some(approach) if seconds > 0.0 => approach.at(seconds),
-                _ => (*from, [0.0; JOINTS]),
-            };
+            let (q, dq) = if seconds > 0.0 { approach.at(seconds) } else { (*from, [0.0; JOINTS]) };
             return Some(SetPoint { q, dq, gripper: self.gripper });
         }
         let plan = start.plan_time(now_ns);

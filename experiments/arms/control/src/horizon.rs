@@ -8,7 +8,7 @@ use crate::wire::{JOINTS, SetPoint};
 /// What was passed by is kept for so long: an arm that holds looks there for where it stands.
 const KEPT_NS: i64 = 1_000_000_000;
 /// The plan is searched in steps of this.
-const SEARCH_NS: i64 = 1_000_000;
+const SEARCH_NS: usize = 1_000_000;
 
 /// Waypoints by their number.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Horizon {
     /// The plan time within `before` and `after` of `plan_ns` at which the plan is nearest to these angles.
     #[must_use]
     pub fn nearest(&self, q: &[f64; JOINTS], plan_ns: i64, before: i64, after: i64) -> Option<i64> {
-        let times = (plan_ns - before..=plan_ns + after).step_by(SEARCH_NS as usize);
+        let times = (plan_ns - before..=plan_ns + after).step_by(SEARCH_NS);
         let distances = times.filter_map(|at| {
             let point = self.sample(at, 0.0)?;
             let square = |(a, b): (&f64, &f64)| (a - b) * (a - b);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(horizon.sample(1_000_000_000, 1.0), None, "the next waypoint is not known");
         assert_eq!(horizon.sample(-1, 1.0), None);
         let near = horizon.nearest(&at.q, 400_000_000, 300_000_000, 100_000_000);
-        assert!((near.expect("known") - 333_333_333).abs() <= SEARCH_NS);
+        assert!(near.expect("known").abs_diff(333_333_333) <= SEARCH_NS as u64);
         horizon.forget_before(1_500_000_000);
         assert_eq!(horizon.sample(480_000_000, 1.0), None);
         assert!(horizon.sample(520_000_000, 1.0).is_some());

@@ -46,8 +46,9 @@ impl Start {
         }
         let x = passed as f64 / self.ramp_ns as f64;
         // The rate is 3 x^2 - 2 x^3: it begins and ends without a jump of the acceleration's sign.
-        let way = self.ramp_ns as f64 * (x.powi(3) - x.powi(4) / 2.0);
-        PlanTime { at_ns: self.from_ns + way as i64, rate: x * x * (3.0 - 2.0 * x) }
+        #[expect(clippy::cast_possible_truncation, reason = "less than the ramp")]
+        let way = (self.ramp_ns as f64 * (x.powi(3) - x.powi(4) / 2.0)) as i64;
+        PlanTime { at_ns: self.from_ns + way, rate: x * x * (3.0 - 2.0 * x) }
     }
 }
 

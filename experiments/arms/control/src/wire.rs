@@ -21,6 +21,10 @@ impl Arm {
     /// Its place in lists.
     #[must_use]
     pub fn index(self) -> usize {
+        usize::from(self.number())
+    }
+
+    fn number(self) -> u8 {
         match self {
             Self::A => 0,
             Self::B => 1,
@@ -75,7 +79,7 @@ impl SetPoint {
     pub fn encode(&self, arm: Arm, sequence: u64, stamp_ns: i64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(128);
         bytes.extend(MAGIC);
-        bytes.extend([SET_POINT, arm.index() as u8, 0, 0]);
+        bytes.extend([SET_POINT, arm.number(), 0, 0]);
         bytes.extend(sequence.to_le_bytes());
         bytes.extend(stamp_ns.to_le_bytes());
         let numbers = self.q.iter().chain(&self.dq).chain([&self.gripper]);
@@ -101,7 +105,7 @@ impl State {
     /// Reads a state of this arm.
     #[must_use]
     pub fn decode(bytes: &[u8], arm: Arm) -> Option<Self> {
-        let head = [&MAGIC[..], &[STATE, arm.index() as u8]].concat();
+        let head = [&MAGIC[..], &[STATE, arm.number()]].concat();
         if bytes.len() != STATE_BYTES || bytes[..6] != head {
             return None;
         }

@@ -81,7 +81,7 @@ fn main() -> Result<()> {
         latest: Duration::ZERO,
     };
     let mut due = begun;
-    for cycle in 0.. {
+    for cycle in 0_u64.. {
         due += CYCLE;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let late = due.elapsed();
@@ -123,10 +123,10 @@ impl Loop {
             let _ = self.plant.send(&point.encode(self.arm, self.sequence, stamp_ns));
         }
         let has_news = self.controller.take_news();
-        if has_news || cycle % SAY == 0 {
+        if has_news || cycle.is_multiple_of(SAY) {
             let _ = self.said.send(Said::Status(self.controller.status()));
         }
-        if has_news || cycle % (SAY * 20) == 0 {
+        if has_news || cycle.is_multiple_of(SAY * 20) {
             self.print();
         }
     }
