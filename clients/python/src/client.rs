@@ -119,13 +119,9 @@ impl Client {
         if requirement.is_some() {
             self.check_channel(py)?;
         }
-        let options = JoinOptions {
-            requirement,
-            bus: Bus::new(py, bus, authority.as_deref())?,
-            key,
-            lease: lease_ns,
-        }
-        .into_rust(timeline);
+        let options =
+            JoinOptions { requirement, bus: Bus::new(py, bus, authority)?, key, lease: lease_ns }
+                .into_rust(timeline);
         py.detach(|| self.0.join_with(group, member, &options)).or_raise(py).map(Group::of)
     }
 

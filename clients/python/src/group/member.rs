@@ -72,12 +72,8 @@ impl Group {
         key: Option<Key>,
         lease_ns: Option<Span>,
     ) -> PyResult<Self> {
-        let options = JoinOptions {
-            requirement,
-            bus: Bus::new(py, bus, authority.as_deref())?,
-            key,
-            lease: lease_ns,
-        };
+        let options =
+            JoinOptions { requirement, bus: Bus::new(py, bus, authority)?, key, lease: lease_ns };
         let options = options.into_rust(timeline.0.name());
         let join = || timevisor::group::Group::join(&timeline.0, group, member, &options);
         py.detach(join).or_raise(py).map(Self::of)

@@ -1,6 +1,6 @@
 //! How to join, out of Python's arguments.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -34,11 +34,11 @@ impl Bus {
     pub fn new(
         py: Python<'_>,
         at: Option<PathBuf>,
-        authority: Option<&Path>,
+        authority: Option<PathBuf>,
     ) -> PyResult<Option<Self>> {
         let Some(path) = at else { return Ok(None) };
         let address = match path.to_str() {
-            Some(text) => BusAddress::parse(text, authority).or_raise(py)?,
+            Some(text) => BusAddress::parse(text, authority.as_deref()).or_raise(py)?,
             None => path.into(),
         };
         Ok(Some(Self(address)))
