@@ -34,6 +34,7 @@ const BELIEVED: Duration = Duration::from_secs(180);
 /// Plant and controllers compute for a fraction of each 2 ms; other programs must not delay them.
 const FIRST: &str = "50";
 const SECOND: &str = "49";
+const THIRD: &str = "40";
 
 /// Which clock controllers sample.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,8 @@ impl Cell {
         let program = |bin: &str| programs::binary("timevisor-arms", bin);
         let programs = [program("arms-planner")?, program("arms-controller")?];
         let bus_socket = ctx.path("bus.socket");
-        let mut bus = tethered(programs::binary("timevisor-bus", "timevisor-bus")?);
+        let mut bus = tethered("chrt");
+        bus.args(["-f", THIRD]).arg(programs::binary("timevisor-bus", "timevisor-bus")?);
         bus.arg("--socket").arg(&bus_socket);
         let bus = Tethered::spawn(&mut bus, "timevisor-bus", &ctx.path("bus.log"))?;
         let late = ctx.path("late");
@@ -132,8 +134,13 @@ impl Cell {
         up.context("the plant does not answer")?;
         self.start_controller(A, mode)?;
         self.start_controller(B, mode)?;
-        let mut planner = self.hosts[PLANNER].command(&self.programs[0]);
-        planner.arg(&self.plan).arg("--late").arg(&self.late);
+        let mut planner = self.hosts[PLANNER].command("chrt");
+        planner
+            .args(["-f", THIRD])
+            .arg(&self.programs[0])
+            .arg(&self.plan)
+            .arg("--late")
+            .arg(&self.late);
         self.member(&mut planner, PLANNER)
     }
 

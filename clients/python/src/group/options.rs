@@ -36,7 +36,7 @@ impl Bus {
         at: Option<PathBuf>,
         authority: Option<PathBuf>,
     ) -> PyResult<Option<Self>> {
-        let Some(path) = at else { return Ok(None) };
+        let (Some(path), authority) = (at, authority) else { return Ok(None) };
         let address = match path.to_str() {
             Some(text) => BusAddress::parse(text, authority.as_deref()).or_raise(py)?,
             None => path.into(),

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn paths_and_addresses_are_told_apart() {
-        let parse = |text| BusAddress::parse(text, Some(Path::new("/ca.pem")));
+        let parse = |text: &str| BusAddress::parse(text, Some(Path::new("/ca.pem")));
         assert_eq!(parse("/run/bus").unwrap(), BusAddress::Socket("/run/bus".into()));
         for at in ["bus.example:7470", "192.0.2.1:7470", "[2001:db8::1]:7470"] {
             let text = format!("tls://{at}");

@@ -19,8 +19,10 @@ const SILENT_NS: i64 = 150_000_000;
 const UNFOLLOWED_NS: i64 = 20_000_000;
 /// A plant that answers nothing for so long is gone.
 const UNANSWERED_NS: i64 = 200_000_000;
-/// What the other arm said last must not be older when the motion begins.
-const OTHER_NS: i64 = 400_000_000;
+/// What the other arm said last must not be older.
+const OTHER_NS: i64 = 1_000_000_000;
+/// An arm whose joints are slower stands, rad/s.
+const STILL: f64 = 0.02;
 /// Where the plan is searched for the pose in which an arm stands: it held before and brakes after what it sampled last.
 const BEFORE_NS: i64 = 50_000_000;
 const AFTER_NS: i64 = 150_000_000;
@@ -187,6 +189,8 @@ impl Controller {
                 if elapsed_ns < *until_ns {
                     return None;
                 }
+                // What was measured before it braked is not where it stands.
+                self.state = None;
                 self.mode = Mode::Standing { q: None };
                 self.stand(elapsed_ns)
             }
@@ -257,13 +261,15 @@ impl Controller {
     /// The pose in which the arm stands, which the drives take when it is near enough.
     fn stand(&mut self, elapsed_ns: i64) -> Option<SetPoint> {
         let measured = self.state.filter(|(_, at)| elapsed_ns - at < UNANSWERED_NS);
-        let measured = measured.map(|(state, _)| state.q);
+        let measured = measured.map(|(state, _)| state);
+        let measured = measured.filter(|state| state.dq.iter().all(|dq| dq.abs() < STILL));
+        let measured = measured.map(|state| state.q);
         let stands = self.stands();
         let Mode::Standing { q } = &mut self.mode else { return None };
         if !stands || q.is_none() {
             *q = measured.or(*q);
         }
-        // Before the first answer any pose will do: the answer tells the real one.
+        // Before the first answer, and while the arm brakes, any pose far away will do: the answer tells the real one.
         let q = q.unwrap_or([0.0; JOINTS]);
         Some(SetPoint { q, dq: [0.0; JOINTS], gripper: self.gripper })
     }
@@ -337,7 +343,8 @@ mod tests {
         fn new() -> Self {
             let mut q = [0.0; JOINTS];
             q[0] = 0.99;
-            let plant = State { follows: false, is_stopped: false, grips: false, q };
+            let dq = [0.0; JOINTS];
+            let plant = State { follows: false, is_stopped: false, grips: false, q, dq };
             let clock = Clock { now_ns: 5_000 * MS, met: true, disruption: 0 };
             let mut it = Self {
                 controller: Controller::new(Arm::A),
@@ -463,6 +470,26 @@ mod tests {
         it.start(2, status.plan_ns);
         it.steps(800);
         assert_eq!(it.controller.doing(), Doing::Moves);
+    }
+
+    #[test]
+    fn it_stands_where_the_arm_stands_and_not_where_it_was_before_it_braked() {
+        let mut it = moving();
+        let before = it.plant.q;
+        it.clock.met = false;
+        assert_eq!(it.step(), None);
+        // The arm brakes while nothing is sent, and is slow to come to rest.
+        it.plant.q[0] += 0.015;
+        it.plant.dq[0] = 0.5;
+        for _ in 0..100 {
+            let point = it.step();
+            assert!(point.is_none_or(|point| point.q != before), "back to where it was");
+            assert_ne!(it.controller.doing(), Doing::Stands);
+        }
+        it.plant.dq[0] = 0.0;
+        it.steps(3);
+        assert_eq!(it.controller.doing(), Doing::Stands);
+        assert!((it.plant.q[0] - before[0] - 0.015).abs() < 1e-9);
     }
 
     #[test]

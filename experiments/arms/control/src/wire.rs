@@ -99,6 +99,8 @@ pub struct State {
     pub grips: bool,
     /// Angles as measured, rad.
     pub q: [f64; JOINTS],
+    /// Speeds as measured, rad/s.
+    pub dq: [f64; JOINTS],
 }
 
 impl State {
@@ -110,12 +112,12 @@ impl State {
             return None;
         }
         let flags = u16::from_le_bytes(bytes[6..8].try_into().ok()?);
-        let mut q = [0.0; JOINTS];
-        for (value, bytes) in q.iter_mut().zip(bytes[24..72].chunks_exact(8)) {
+        let (mut q, mut dq) = ([0.0; JOINTS], [0.0; JOINTS]);
+        for (value, bytes) in q.iter_mut().chain(&mut dq).zip(bytes[24..120].chunks_exact(8)) {
             *value = f64::from_le_bytes(bytes.try_into().ok()?);
         }
         let is = |flag: u16| flags & flag != 0;
-        Some(Self { follows: is(1), is_stopped: is(2), grips: is(4), q })
+        Some(Self { follows: is(1), is_stopped: is(2), grips: is(4), q, dq })
     }
 }
 
@@ -133,11 +135,10 @@ mod tests {
         let mut state = vec![0; 144];
         state[..8].copy_from_slice(b"TVA1\x02\x01\x05\x00");
         state[64..72].copy_from_slice(&3.0_f64.to_le_bytes());
+        state[112..120].copy_from_slice(&4.0_f64.to_le_bytes());
         let read = State::decode(&state, Arm::B).expect("a state");
-        assert_eq!(
-            (read.follows, read.is_stopped, read.grips, read.q[5]),
-            (true, false, true, 3.0)
-        );
+        assert_eq!((read.follows, read.is_stopped, read.grips), (true, false, true));
+        assert_eq!((read.q[5], read.dq[5]), (3.0, 4.0));
         assert_eq!(State::decode(&state, Arm::A), None);
         assert_eq!(State::decode(&state[1..], Arm::B), None);
     }
