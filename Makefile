@@ -151,8 +151,9 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(EXPERIMENTS) $(if $(filter list,$(NAME)),list,run $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES)))
 
-arms: ## Two robot arms carry a part while something goes wrong: table, picture, animation; then all faults in turn for MINUTES=1 and more
-	@$(EXPERIMENTS) run arms --minutes $(if $(filter-out file default,$(origin MINUTES)),$(MINUTES),1)
+arms: ## Two robot arms carry a part while something goes wrong: table, picture, animation; then, with MINUTES=30, all faults in turn
+	@$(EXPERIMENTS) run arms
+	@$(if $(filter-out file default,$(origin MINUTES)),$(EXPERIMENTS) run arms-endure --minutes $(MINUTES))
 
 soak: ## Four guests against the host for MINUTES=10 (weekly)
 	@$(LAB) soak --minutes $(MINUTES)

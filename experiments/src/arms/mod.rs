@@ -76,7 +76,8 @@ impl Outcome {
     }
 }
 
-pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
+/// Each fault once, in both modes: the table and the pictures.
+pub(crate) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
     let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
     let plan = python.plan(ctx)?;
     let mut cell = Cell::new(ctx, &python, &plan)?;
@@ -99,9 +100,6 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         .map(|it| it.fault.name)
         .collect();
     ensure!(stopped.is_empty(), "ours came to a protective stop: {}", stopped.join(", "));
-    if span > Duration::from_secs(60) {
-        endure(ctx, &mut cell, span)?;
-    }
     Ok(())
 }
 
@@ -126,8 +124,11 @@ fn one(
     Ok(Outcome { mode, fault, said, holds, goes_on_after, trace: trace.to_owned() })
 }
 
-/// All faults that ours covers, one after the other, for so long.
-fn endure(ctx: &Context, cell: &mut Cell, span: Duration) -> anyhow::Result<()> {
+/// Ours, with all faults in turn, for so long.
+pub(crate) fn endure(ctx: &Context, span: Duration) -> anyhow::Result<()> {
+    let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
+    let plan = python.plan(ctx)?;
+    let mut cell = Cell::new(ctx, &python, &plan)?;
     cell.settle()?;
     cell.start(Mode::Ours, &ctx.path("endure.trace"))?;
     cell.wait_for_motion()?;
@@ -137,11 +138,14 @@ fn endure(ctx: &Context, cell: &mut Cell, span: Duration) -> anyhow::Result<()> 
         if begun.elapsed() >= span {
             break;
         }
-        fault.inject(cell)?;
+        fault.inject(&mut cell)?;
         cell.watch(fault.lasts)?;
-        fault.relieve(cell, Mode::Ours)?;
+        fault.relieve(&mut cell, Mode::Ours)?;
         let goes_on = cell.wait_until_both_move()?;
         cell.watch(AFTER)?;
+        let after =
+            goes_on.map_or("not".to_owned(), |it| format!("{:.0} s later", it.as_secs_f64()));
+        println!("{:>5} s: {}; goes on: {after}", begun.elapsed().as_secs(), fault.name);
         (count, went_on) = (count + 1, went_on + u32::from(goes_on.is_some()));
     }
     let holds = cell.holds();
