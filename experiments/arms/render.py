@@ -88,17 +88,25 @@ class View:
             draw.text((scene.width - left - draw.textlength(text, big), 7 * s), text, RED, big)
         return image
 
-    def interesting_s(self) -> float:
-        """Returns the second around which something happens: the first stop, or else the end of the first carry."""
+    def stop_s(self) -> float | None:
+        """Returns the second of the first protective stop."""
         stopped = np.flatnonzero(self.recording.records["flags"] & STOPPED)
-        if len(stopped):
-            return float(self.seconds[stopped[0]])
+        return float(self.seconds[stopped[0]]) if len(stopped) else None
+
+    def carry_s(self) -> float:
+        """Returns the second in which the first carry ends."""
         gripped = np.flatnonzero(~np.isnan(self.distance))
         return float(self.seconds[gripped[0]]) + 0.7 if len(gripped) else 0.0
 
     def close(self) -> None:
         """Frees the OpenGL context."""
         self.renderer.close()
+
+
+def interesting_s(views: list[View]) -> float:
+    """Returns the second to show: just after the first stop of any recording, or else the end of the first carry."""
+    stops = [stop for stop in (view.stop_s() for view in views) if stop is not None]
+    return min(stops) + 0.2 if stops else min(view.carry_s() for view in views)
 
 
 def beside(images: list[Image.Image]) -> Image.Image:
@@ -127,7 +135,7 @@ def main() -> int:
 
     if options.still:
         views = [View(r, t, STILL_SCALE) for r, t in zip(recordings, titles)]
-        at = options.at if options.at is not None else min(v.interesting_s() for v in views)
+        at = options.at if options.at is not None else interesting_s(views)
         image = beside([v.frame(at) for v in views])
         image.quantize(256).save(options.still, optimize=True)
         print(f"{options.still}: at {at:.2f} s, {options.still.stat().st_size / 1e3:.0f} KB")
@@ -137,7 +145,7 @@ def main() -> int:
         views = [View(r, t) for r, t in zip(recordings, titles)]
         start = options.start
         if start is None:
-            start = max(0.0, min(v.interesting_s() for v in views) + 1.5 - options.seconds)
+            start = max(0.0, interesting_s(views) + 1.5 - options.seconds)
         times = np.arange(start, start + options.seconds, FRAME_MS / 1e3)
         frames = [beside([v.frame(t) for v in views]) for t in times]
         frames[0].save(
