@@ -45,7 +45,7 @@
 #define TIMEVISOR_AT_RESULT_INIT {(uint32_t)sizeof(timevisor_at_result), 0, 0, 0, 0, NULL}
 #define TIMEVISOR_EVENT_INIT {(uint32_t)sizeof(timevisor_event), 0, NULL, NULL}
 #define TIMEVISOR_HOST_CPU_TIME_INIT {(uint32_t)sizeof(timevisor_host_cpu_time), 0, 0, 0, 0}
-#define TIMEVISOR_JOIN_OPTIONS_INIT {(uint32_t)sizeof(timevisor_join_options), 0, NULL, NULL, NULL, NULL, 0}
+#define TIMEVISOR_JOIN_OPTIONS_INIT {(uint32_t)sizeof(timevisor_join_options), 0, NULL, NULL, NULL, NULL, NULL, 0}
 #define TIMEVISOR_MEMBER_INIT {(uint32_t)sizeof(timevisor_member), 0, {0}, 0, 0, 0, 0, 0}
 #define TIMEVISOR_MESSAGE_INIT {(uint32_t)sizeof(timevisor_message), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
 #define TIMEVISOR_REPORT_INIT {(uint32_t)sizeof(timevisor_report), 0, {0}, 0, {0}, 0, 0, 0, 0, 0, NULL}
