@@ -351,6 +351,15 @@ def test_leaving_ends_waits_and_inboxes(cell: Cell) -> None:
     assert isinstance(a.id, MemberId)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where a shell started the tests in the background, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_waits(cell: Cell) -> None:
     (a,) = cell.members("a")
     messages = a.subscribe("t")
