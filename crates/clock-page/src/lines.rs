@@ -173,13 +173,24 @@ impl<S> Lines<S> {
     }
 
     /// The same knowledge from `base` on, with ends that move at the limits of the rate and hold
-    /// for ever.
+    /// for ever. `rate`: the shortest and the longest period, where they are known from elsewhere.
+    ///
+    /// A slew ends here. What it added to the holdover says nothing of the rate, so `rate` should be
+    /// given, and an estimate that ran slower than any rate goes on at the nearest of the bounds'.
     #[must_use]
-    pub fn free_running(&self, base: u64) -> Self {
-        let (shortest, longest) = self.rate_limits();
+    pub fn free_running(&self, base: u64, rate: Option<(Period, Period)>) -> Self {
+        let (mut shortest, mut longest) = self.rate_limits();
+        if let Some((rate_shortest, rate_longest)) = rate
+            && shortest.max(rate_shortest) <= longest.min(rate_longest)
+        {
+            (shortest, longest) = (shortest.max(rate_shortest), longest.min(rate_longest));
+        }
         let at = self.rebased(base);
+        let likely = at.estimate.period.max(self.earliest.period).min(self.latest.period);
+        let period = likely.max(shortest).min(longest);
         Self {
             earliest: Line { period: shortest, ..at.earliest },
+            estimate: Line { period, ..at.estimate },
             latest: Line { period: longest, ..at.latest },
             holdover: 0,
             ..at
@@ -236,7 +247,7 @@ impl<S> Lines<S> {
     /// Bounds nest until shortly before `self` expires ([`renewal`]). The estimate starts where
     /// `self` stands, or ahead of it, and moves towards the target at a rate that the bounds allow.
     /// An estimate above the new upper bound must not go back: the upper bound is raised to it, and
-    /// it runs up to 400 ppm slower than the slowest allowed rate. That is sound, because the
+    /// it runs up to 400 ppm slower than its lower bound. That is sound, because the
     /// estimate was inside the previous bound, and temporary. Should nobody publish any more, the
     /// estimate goes on as slowly, so the bounds grow by as much beyond the expiry.
     #[must_use]
@@ -258,7 +269,8 @@ impl<S> Lines<S> {
         // A growth that began before `self` expires would not nest.
         if is_above && (renewed || sooner(self.expiry, out.expiry, now) == self.expiry) {
             let back = RateError::from_ppm(BACK_PPM).of_ceil(out.earliest.period.to_bits());
-            out.holdover = holdover.saturating_add(back);
+            // Not on top: lines that follow others in their slew already have its holdover.
+            out.holdover = holdover.max(back);
         }
         out.estimate = slewed(&old.estimate, &out.estimate, &out, slew);
         out.estimate.period = out.inside_until_expiry(&out.estimate);

@@ -164,26 +164,26 @@ fn a_small_gap_ahead_is_slewed_a_wide_one_jumped() {
     assert_eq!(far.estimate.time.ceil_nanos(), 1_003_000_000);
 }
 
+/// So many nanoseconds around the truth, for 10 s, by a crystal within 15 ppm.
+fn within(below_ns: i64, above_ns: i64) -> Step {
+    let (estimate, rate, narrow) = (0.0, 0.0, 0.9);
+    Step { ticks: 0, below_ns, above_ns, estimate, rate, rho_ppm: 15, expires_in: 10 * HZ, narrow }
+}
+
+fn at(second: u64) -> Instant<Tai> {
+    Instant::from_unix_nanos(i128::from(second) * 1_000_000_000)
+}
+
 #[test]
 fn an_estimate_above_the_new_upper_bound_runs_slower_until_it_is_inside() {
     // 40 ms ahead, as a host whose counter is 66 ppm off may be after ten minutes without its server.
-    let s = |below_ns, above_ns| Step {
-        ticks: 0,
-        below_ns,
-        above_ns,
-        estimate: 0.0,
-        rate: 0.0,
-        rho_ppm: 15,
-        expires_in: 10 * HZ,
-        narrow: 0.9,
-    };
-    let at = |second: u64| Instant::from_unix_nanos(i128::from(second) * 1_000_000_000);
-    let mut in_force = lines(0, at(0), &s(80_000_000, 80_000_000));
+    let s = |half_ns| within(half_ns, half_ns);
+    let mut in_force = lines(0, at(0), &s(80_000_000));
     in_force.estimate.time = at(0) + Duration::from_millis(40);
     let (mut ahead, mut took) = (Duration::from_millis(40), None);
     for second in 1..=300 {
         let (now, before) = (second * HZ, in_force.at(second * HZ).estimate);
-        let next = in_force.continued(&lines(now, at(second), &s(50_000, 50_000)), now, SLEW);
+        let next = in_force.continued(&lines(now, at(second), &s(50_000)), now, SLEW);
         let said = next.at(now);
         assert!(said.estimate >= before, "never back");
         assert!(said.latest >= said.estimate, "the upper bound is kept up to the estimate");
@@ -206,7 +206,42 @@ fn an_estimate_above_the_new_upper_bound_runs_slower_until_it_is_inside() {
     }
     let took = took.expect("inside in the end");
     assert!((90..=180).contains(&took), "{took} s for 40 ms at 400 ppm");
-    assert_eq!(in_force.holdover, lines(0, at(0), &s(0, 0)).holdover, "and no growth is left");
+    assert_eq!(in_force.holdover, lines(0, at(0), &s(0)).holdover, "and no growth is left");
+}
+
+/// A daemon that starts without any reference, after one that died in the middle of a slew.
+#[test]
+fn who_goes_on_from_the_middle_of_a_slew_does_not_go_on_slewing() {
+    let ms = Duration::from_millis;
+    let mut in_force = lines(0, at(0), &within(80_000_000, 80_000_000));
+    in_force.estimate.time = at(0) + ms(10);
+    let s = within(50_000, 50_000);
+    let slewing = in_force.continued(&lines(HZ, at(1), &s), HZ, SLEW);
+    let rate = |ppm: u32| {
+        let nominal = Period::from_hz(HZ).unwrap();
+        let error = RateError::from_ppm(ppm);
+        (nominal.slowest_time(error), nominal.fastest_time(error))
+    };
+    let ppm = |a: Period, b: Period| (a.to_bits() as f64 / b.to_bits() as f64 - 1.0) * 1e6;
+    assert!(ppm(slewing.estimate.period, rate(0).0) < -300.0, "it slews");
+    let known = slewing.free_running(2 * HZ, Some(rate(15)));
+    assert_eq!(
+        (known.earliest.period, known.latest.period, known.holdover),
+        (rate(15).0, rate(15).1, 0)
+    );
+    assert!(ppm(known.estimate.period, rate(0).0).abs() < 15.1, "{known:?}");
+    // Limits that contradict say nothing; the estimate's rate is likely anyway.
+    let faster = Period::from_hz(HZ / 2).unwrap();
+    for unknown in [None, Some((faster, faster))] {
+        let unknown = slewing.free_running(2 * HZ, unknown);
+        assert_eq!((unknown.earliest.period, unknown.latest.period), slewing.rate_limits());
+        assert!(ppm(unknown.estimate.period, rate(0).0).abs() < 15.1, "{unknown:?}");
+    }
+    // Guests' pages follow the host's lines, with its holdover: theirs is not added to it.
+    let mut guest = lines(0, at(0), &within(80_000_000, 80_000_000));
+    guest.estimate.time = at(0) + ms(40);
+    let followed = guest.continued(&slewing, 2 * HZ, SLEW);
+    assert!(ppm(followed.estimate.period, rate(0).0) > -420.0, "{followed:?}");
 }
 
 #[test]

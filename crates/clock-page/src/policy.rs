@@ -78,10 +78,15 @@ impl Policy {
     }
 
     /// Earlier lines, when nothing was learned since. They still hold, and their ends move at the
-    /// limits of the rate.
+    /// limits of the rate: `rate`, where those are known otherwise ([`Lines::free_running`]).
     #[must_use]
-    pub fn free_running(&self, now: u64, before: &Lines<Tai>) -> Lines<Tai> {
-        Lines { expiry: self.expiry(now), ..before.free_running(now) }
+    pub fn free_running(
+        &self,
+        now: u64,
+        before: &Lines<Tai>,
+        rate: Option<(Period, Period)>,
+    ) -> Lines<Tai> {
+        Lines { expiry: self.expiry(now), ..before.free_running(now, rate) }
     }
 
     /// True when the clock must step, as a disruption. New knowledge can exclude everything that

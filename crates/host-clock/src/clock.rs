@@ -209,7 +209,11 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
     fn without_references<H: Host>(&self, now: u64, host: &H) -> (Option<Lines<Tai>>, ClockStatus) {
         let waited = host.monotonic() - self.started > self.settings.stale_after;
         match &self.earlier_lines {
-            Some(lines) => (Some(self.policy().free_running(now, lines)), ClockStatus::FreeRunning),
+            Some(lines) => {
+                let rate = self.rate.map(|limits| (limits.shortest, limits.longest));
+                let lines = self.policy().free_running(now, lines, rate);
+                (Some(lines), ClockStatus::FreeRunning)
+            }
             None if waited => (None, ClockStatus::Unknown),
             None => (None, ClockStatus::Initializing),
         }
