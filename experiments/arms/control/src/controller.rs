@@ -19,6 +19,11 @@ const SILENT_NS: i64 = 150_000_000;
 const UNFOLLOWED_NS: i64 = 20_000_000;
 /// A plant that answers nothing for so long is gone.
 const UNANSWERED_NS: i64 = 200_000_000;
+/// A start that is learned of late begins in the middle of its approach. Farther from where the arm stands it is not
+/// followed, rad.
+const JUMP: f64 = 0.002;
+/// With the part in both hands the other arm must have said so long after the start that it moves, too.
+const BESIDE_NS: i64 = 150_000_000;
 /// What the other arm said last must not be older.
 const OTHER_NS: i64 = 1_000_000_000;
 /// An arm whose joints are slower stands, rad/s.
@@ -173,6 +178,10 @@ impl Controller {
     pub fn start(&mut self, start: Start, clock: &Clock) {
         let Mode::Standing { q: Some(q) } = self.mode else { return };
         let Ok(approach) = self.approach(&q, &start) else { return };
+        let late = (clock.now_ns - start.at_ns) as f64 * 1e-9;
+        if late > 0.0 && approach.at(late).0.iter().zip(&q).any(|(a, b)| (a - b).abs() > JUMP) {
+            return;
+        }
         (self.run, self.plan_ns) = (start.run, start.from_ns);
         self.why.clear();
         self.has_news = true;
@@ -231,7 +240,9 @@ impl Controller {
             return Some("the drives hold".to_owned());
         }
         // Who begins alone pulls the part apart.
-        if clock.now_ns >= start.moves_ns() {
+        let grips = self.state.is_some_and(|(state, _)| state.grips);
+        let alone_until_ns = if grips { start.at_ns + BESIDE_NS } else { start.moves_ns() };
+        if clock.now_ns >= alone_until_ns.min(start.moves_ns()) {
             let beside = self.other.as_ref().is_some_and(|(status, at)| {
                 status.run == start.run
                     && status.doing == Doing::Moves
@@ -540,6 +551,42 @@ mod tests {
             it.controller.state(it.plant, it.elapsed_ns);
         }
         it.holds("the other arm does not move");
+    }
+
+    #[test]
+    fn with_the_part_in_both_hands_it_does_not_approach_alone() {
+        for (grips, holds) in [(false, false), (true, true)] {
+            let mut it = World::new();
+            it.plant.grips = grips;
+            it.steps(5);
+            it.start(1, 0);
+            let run = it.controller.run;
+            // The other one has not got this start.
+            for _ in 0..150 {
+                it.elapsed_ns += 2 * MS;
+                it.clock.now_ns += 2 * MS;
+                it.controller.other.as_mut().unwrap().0.run = run - 1;
+                it.controller.step(Some(&it.clock), it.elapsed_ns);
+                it.controller.state(it.plant, it.elapsed_ns);
+            }
+            assert_eq!(it.controller.doing() != Doing::Moves, holds, "{}", it.controller.why);
+        }
+    }
+
+    #[test]
+    fn a_start_in_the_middle_of_its_approach_is_not_followed() {
+        let start = |late_ns: i64| {
+            let mut it = World::new();
+            it.steps(5);
+            let (run, at_ns) = (1, it.clock.now_ns - late_ns);
+            let start =
+                Start { run, at_ns, approach_ns: 1_000 * MS, ramp_ns: 400 * MS, from_ns: 300 * MS };
+            it.controller.start(start, &it.clock);
+            it.controller.doing()
+        };
+        assert_eq!(start(10 * MS), Doing::Moves);
+        assert_eq!(start(200 * MS), Doing::Stands);
+        assert_eq!(start(2_000 * MS), Doing::Stands);
     }
 
     #[test]
