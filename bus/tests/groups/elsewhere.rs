@@ -1,5 +1,6 @@
 //! A bus that is reached over the network, as guests and other hosts do: TLS with a certificate of its own.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -133,4 +134,30 @@ fn who_is_not_who_it_should_be_is_no_bus() {
     let said = it.refused(&hung.local_addr().unwrap().to_string(), it.authority());
     assert!(said.contains("tls://127.0.0.1:"), "{said}");
     assert!(began.elapsed() < LONG, "it waits for ever");
+}
+
+/// A server that sends a byte now and then: the handshake has an end nevertheless.
+#[test]
+fn a_bus_that_never_finishes_the_handshake_is_given_up() {
+    let it = Elsewhere::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let drips = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        // A handshake record of 16 KiB.
+        socket.write_all(&[0x16, 3, 3, 0x40, 0]).unwrap();
+        let bytes = (0..).map_while(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            socket.write_all(&[2]).ok()
+        });
+        bytes.count()
+    });
+    let (answered, answer) = std::sync::mpsc::channel();
+    let authority = it.authority();
+    std::thread::scope(|scope| {
+        scope.spawn(|| answered.send(it.refused(&at, authority)));
+        let text = answer.recv_timeout(LONG).expect("it waits for ever");
+        assert!(text.contains("does not finish the TLS handshake"), "{text}");
+    });
+    assert!(drips.join().unwrap() > 10, "it was given up although bytes came");
 }

@@ -18,6 +18,9 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes that wait to be written before publishing fails.
 const MOST_WAITING: usize = 4 << 20;
 
+/// The most bytes that are taken at once: what is due must not wait for a bus that never ends.
+const MOST_AT_ONCE: usize = 4 << 20;
+
 /// The handle of the connection's only member.
 pub const HANDLE: u32 = 1;
 
@@ -28,6 +31,8 @@ pub struct Connection {
     out: VecDeque<u8>,
     /// The other end is gone.
     is_over: bool,
+    /// The last read did not take everything.
+    has_more: bool,
 }
 
 impl Connection {
@@ -38,7 +43,8 @@ impl Connection {
             match Link::open(address) {
                 Ok(link) => {
                     let (frames, out) = (Frames::default(), VecDeque::new());
-                    let mut connection = Self { link, frames, out, is_over: false };
+                    let mut connection =
+                        Self { link, frames, out, is_over: false, has_more: false };
                     let client = std::env::args().next().unwrap_or_default();
                     let client = client.chars().take(60).collect();
                     connection.send(&ToBus::Hello { version: VERSION, client });
@@ -88,14 +94,26 @@ impl Connection {
         }
     }
 
-    /// What has come.
+    /// Whether [`Self::read`] would find more although the descriptor may not be readable.
+    pub fn has_more(&mut self) -> bool {
+        !self.is_over && (self.has_more || self.link.has_read_ahead())
+    }
+
+    /// What has come, at most about 4 MiB.
     pub fn read(&mut self) -> Vec<FromBus> {
         let (mut found, mut buffer) = (Vec::new(), [0; 1 << 14]);
+        let mut taken = 0;
+        self.has_more = false;
         loop {
+            if taken >= MOST_AT_ONCE {
+                self.has_more = true;
+                return found;
+            }
             match self.link.read(&mut buffer) {
                 Ok(0) => self.is_over = true,
                 // TLS gives a record at a time: nothing is left only when it says so.
                 Ok(count) => {
+                    taken += count;
                     self.frames.push(&buffer[..count]);
                     self.take(&mut found);
                     if !self.is_over {

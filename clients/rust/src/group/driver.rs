@@ -111,6 +111,9 @@ impl Driver<'_> {
                 return false;
             }
         }
+        if state.connection.as_mut().is_some_and(Connection::has_more) {
+            return true;
+        }
         let now = shared.now();
         let reconnect = self.reconnect_at.map(|at| at - now.elapsed);
         let alive = state.has_joined.then(|| self.alive_at - now.elapsed);

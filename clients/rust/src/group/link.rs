@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use timevisor_linux::peer;
+use timevisor_linux::poll::{self, PollFd};
 use timevisor_protocols::nts::trust::TrustAnchors;
 
 use super::address::BusAddress;
@@ -42,6 +43,18 @@ impl Link {
         match self {
             Self::Unix(_) => false,
             Self::Tls(stream) => stream.conn.wants_write(),
+        }
+    }
+
+    /// Whether there is something to be read that the socket does not tell of: writing may take records in, too.
+    pub fn has_read_ahead(&mut self) -> bool {
+        match self {
+            Self::Unix(_) => false,
+            // An error is told by the next read.
+            Self::Tls(stream) => stream
+                .conn
+                .process_new_packets()
+                .map_or(true, |it| it.plaintext_bytes_to_read() > 0),
         }
     }
 }
@@ -93,22 +106,35 @@ fn tls(at: &str, authority: &Path) -> io::Result<Link> {
     let mut session = ClientConnection::new(config, name).map_err(io::Error::other)?;
     let mut socket = connect(at)?;
     socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)?;
     peer::give_up_after(&socket, GONE)?;
+    shake_hands(&mut session, &mut socket)?;
+    Ok(Link::Tls(Box::new(StreamOwned::new(session, socket))))
+}
+
+/// The end is that of the whole handshake: a server that sends a byte now and then does not put it off.
+fn shake_hands(session: &mut ClientConnection, socket: &mut TcpStream) -> io::Result<()> {
     let end = Instant::now() + HANDSHAKE;
     while session.is_handshaking() {
+        match session.complete_io(socket) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+            Ok(_) => continue,
+        }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "it does not finish the TLS handshake",
-            ));
+            let why = "it does not finish the TLS handshake";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
-        socket.set_read_timeout(Some(left))?;
-        socket.set_write_timeout(Some(left))?;
-        session.complete_io(&mut socket)?;
+        let fd = socket.as_fd();
+        let news = if session.wants_write() {
+            PollFd::readable_or_writable(fd)
+        } else {
+            PollFd::readable(fd)
+        };
+        poll::wait(&mut [news], Some(left))?;
     }
-    socket.set_nonblocking(true)?;
-    Ok(Link::Tls(Box::new(StreamOwned::new(session, socket))))
+    Ok(())
 }
 
 fn config(authority: &Path) -> io::Result<Arc<ClientConfig>> {
