@@ -317,7 +317,7 @@ impl From<GroupError> for Failure {
             GroupError::TooLong(_) | GroupError::Propose(ProposeError::TooLong(_)) => {
                 libc::EMSGSIZE
             }
-            GroupError::Disconnected => libc::ENOTCONN,
+            GroupError::Disconnected | GroupError::Forked => libc::ENOTCONN,
             GroupError::TimedOut => libc::ETIMEDOUT,
             GroupError::NoMember(_) => libc::ENOENT,
             GroupError::WaitsAlready(_) => libc::EBUSY,

@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -246,6 +248,46 @@ static void all_fire_or_nobody(void) {
     timevisor_group_leave(b);
 }
 
+/* A child is no member, and takes nothing from its parent's queues. */
+static void a_fork_is_no_member(void) {
+    timevisor_message message = TIMEVISOR_MESSAGE_INIT;
+    timevisor_subscription *messages;
+    timevisor_pending *pending;
+    timevisor_group *a, *b;
+    struct pollfd ready;
+    int status;
+    pid_t child;
+
+    both("forked", &a, &b);
+    CHECK(timevisor_group_subscribe(a, "t", TIMEVISOR_ORDER_ARRIVAL, 0, 0, &messages) == 0);
+    CHECK(timevisor_group_propose(a, in_a_second() + 100 * SECOND, NULL, 0, NULL, &pending) == 0);
+    CHECK(timevisor_group_publish(a, "t", "1", 1) == 0);
+    ready.fd = timevisor_subscription_fd(messages);
+    ready.events = POLLIN;
+    CHECK(poll(&ready, 1, 60000) == 1);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        FAILS(timevisor_subscription_next(messages, 0, &message), ENOTCONN, "join again");
+        FAILS(timevisor_subscription_on_ready(messages, &message), ENOTCONN, "join again");
+        FAILS(timevisor_pending_wait(pending, 0, NULL), ENOTCONN, "join again");
+        FAILS(timevisor_pending_decided(pending, 0), ENOTCONN, "join again");
+        FAILS(timevisor_group_wait_for(a, 2, 0), ENOTCONN, "connect again");
+        timevisor_subscription_free(messages);
+        timevisor_pending_free(pending);
+        timevisor_group_leave(a);
+        timevisor_group_leave(b);
+        _exit(7);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    CHECK(timevisor_subscription_next(messages, LONG_, &message) == 0 && message.length == 1);
+    timevisor_subscription_free(messages);
+    timevisor_pending_free(pending);
+    timevisor_group_leave(a);
+    timevisor_group_leave(b);
+}
+
 static void who_cannot_join_is_told_why(const char *key_socket, const char *key) {
     timevisor_join_options options = TIMEVISOR_JOIN_OPTIONS_INIT;
     timevisor_group *a, *b;
@@ -287,6 +329,7 @@ int main(int argc, char **argv) {
     messages_come_in_both_orders();
     two_meet_and_one_leads();
     all_fire_or_nobody();
+    a_fork_is_no_member();
     who_cannot_join_is_told_why(argv[2], argv[3]);
     __atomic_store_n(&stops, 1, __ATOMIC_RELAXED);
     CHECK(pthread_join(driver, NULL) == 0);

@@ -351,6 +351,32 @@ def test_leaving_ends_waits_and_inboxes(cell: Cell) -> None:
     assert isinstance(a.id, MemberId)
 
 
+def test_a_fork_is_no_member_and_leaves_its_parents_queues_alone(cell: Cell) -> None:
+    (a,) = cell.members("a")
+    messages = a.subscribe("t")
+    pending = a.propose(cell.soon(100 * SECOND))
+    wait, barrier = a.wait_for_fd(2), a.barrier_fd("b", 2)
+    a.publish("t", b"1")
+    assert select.select([messages], [], [], LONG / SECOND)[0] == [messages]
+    child = os.fork()
+    if child == 0:
+        try:
+            for use in (a.members, messages.get, messages.on_ready, pending.wait, wait.on_ready, barrier.on_ready):
+                with pytest.raises(timevisor.Left, match="forked this one; join again"):
+                    use()
+            assert list(messages) == [] and messages.dropped() == 0
+            messages.close()
+            wait.close()
+            barrier.close()
+            del a, messages, pending, wait, barrier
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert messages.get(LONG).payload == b"1"
+    assert barrier.on_ready() is None
+
+
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt, also where a shell started the tests in the background, which ignores SIGINT."""

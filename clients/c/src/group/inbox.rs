@@ -35,6 +35,7 @@ impl<T> Entries<T> {
     ) -> Result<c_int, Failure> {
         match self.inbox.next_within(timeout) {
             Some(entry) => self.give(entry, tell),
+            None if self.inbox.is_forked() => Err(GroupError::Forked.into()),
             None if self.inbox.is_over() => Err(GroupError::Left.into()),
             None => Err(GroupError::TimedOut.into()),
         }
@@ -47,6 +48,7 @@ impl<T> Entries<T> {
     ) -> Result<c_int, Failure> {
         match self.inbox.try_next() {
             Some(entry) => self.give(entry, tell),
+            None if self.inbox.is_forked() => Err(GroupError::Forked.into()),
             None if self.inbox.is_over() => Err(GroupError::Left.into()),
             None => Ok(NOT_YET),
         }

@@ -34,7 +34,7 @@ impl Raise for GroupError {
             Self::NoMember(_) => "NoMember",
             Self::WaitsAlready(_) => "WaitsAlready",
             Self::Propose(_) => "CannotPropose",
-            Self::Left => "Left",
+            Self::Left | Self::Forked => "Left",
             Self::Descriptor(_) => "KernelRefused",
         };
         exception(py, class, chain(self), None)
@@ -55,8 +55,7 @@ pub fn left(py: Python<'_>) -> PyErr {
 
 /// A use of the parent process's membership.
 pub fn forked(py: Python<'_>) -> PyErr {
-    let text = "the membership belongs to the process that forked this one; join again in this one";
-    exception(py, "Left", text.to_owned(), None)
+    GroupError::Forked.raise(py)
 }
 
 fn code(refusal: Refusal) -> &'static str {

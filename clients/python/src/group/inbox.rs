@@ -27,6 +27,7 @@ impl<T: Send> Source for Queue<T> {
 
     fn on_ready(&mut self) -> Result<Option<T>, GroupError> {
         match self.0.try_next() {
+            None if self.0.is_forked() => Err(GroupError::Forked),
             None if self.0.is_over() => Err(GroupError::Left),
             next => Ok(next),
         }

@@ -74,6 +74,9 @@ pub enum GroupError {
     /// This member has left.
     #[error("this member has left the group; join it again")]
     Left,
+    /// After a fork the member is the parent process's.
+    #[error("the membership belongs to the process that forked this one; join again in this one")]
+    Forked,
     /// The kernel has no descriptor for a wait.
     #[error("no descriptor for the wait: {0}; close some, or raise the limit (ulimit -n)")]
     Descriptor(#[from] std::io::Error),

@@ -139,6 +139,7 @@ struct Entries<T> {
 
 #[derive(Debug)]
 struct Queue<T> {
+    process: u32,
     entries: Mutex<Entries<T>>,
     news: Condvar,
     flag: Option<EventFd>,
@@ -153,14 +154,25 @@ impl<T> Inbox<T> {
     pub(super) fn new() -> (Self, Sender<T>) {
         let entries = Entries { waiting: VecDeque::new(), dropped: 0, has_ended: false };
         let entries = Mutex::new(entries);
-        let queue = Arc::new(Queue { entries, news: Condvar::new(), flag: EventFd::new().ok() });
+        let (process, news, flag) = (std::process::id(), Condvar::new(), EventFd::new().ok());
+        let queue = Arc::new(Queue { process, entries, news, flag });
         let sender = Sender(Arc::downgrade(&queue));
         (Self(queue), sender)
     }
 
-    /// The next entry, if there is one.
+    /// Whether this is the copy that a fork has left in a child: nothing comes here, and what is there is the
+    /// parent's.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.0.process != std::process::id()
+    }
+
+    /// The next entry, if there is one. In a child of the process that joined there is none.
     #[must_use]
     pub fn try_next(&self) -> Option<T> {
+        if self.is_forked() {
+            return None;
+        }
         let mut entries = unpoisoned(self.0.entries.lock());
         let next = entries.waiting.pop_front();
         if entries.waiting.is_empty()
@@ -172,9 +184,12 @@ impl<T> Inbox<T> {
         next
     }
 
-    /// Whether the member has left, and everything was taken.
+    /// Whether the member has left, and everything was taken; or this is a child's copy.
     #[must_use]
     pub fn is_over(&self) -> bool {
+        if self.is_forked() {
+            return true;
+        }
         let entries = unpoisoned(self.0.entries.lock());
         entries.has_ended && entries.waiting.is_empty()
     }
@@ -187,6 +202,9 @@ impl<T> Inbox<T> {
         loop {
             if let Some(next) = self.try_next() {
                 return Some(next);
+            }
+            if self.is_forked() {
+                return None;
             }
             let entries = unpoisoned(self.0.entries.lock());
             if !entries.waiting.is_empty() {
@@ -207,6 +225,9 @@ impl<T> Inbox<T> {
     /// How many entries were dropped since the last call.
     #[must_use]
     pub fn dropped(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
         std::mem::take(&mut unpoisoned(self.0.entries.lock()).dropped)
     }
 

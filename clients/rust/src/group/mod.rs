@@ -388,7 +388,11 @@ impl Group {
             state.ends = true;
             Ok(())
         });
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else { return };
+        if self.shared.is_forked() {
+            // There is no such thread here.
+            std::mem::forget(thread);
+        } else {
             let _ = thread.join();
         }
     }

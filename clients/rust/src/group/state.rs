@@ -54,6 +54,8 @@ pub struct Shared {
     news: Condvar,
     /// Descriptors of waits, which are told of news, too.
     listeners: Mutex<Vec<Weak<EventFd>>>,
+    /// The one that joined.
+    process: u32,
 }
 
 struct Subscriber {
@@ -108,7 +110,13 @@ impl Shared {
         let flag = EventFd::new()?;
         let (begun, state, news) = (Instant::now(), Mutex::new(state), Condvar::new());
         let listeners = Mutex::default();
-        Ok(Self { timeline, join, flag, begun, state, news, listeners })
+        let process = std::process::id();
+        Ok(Self { timeline, join, flag, begun, state, news, listeners, process })
+    }
+
+    /// Whether this is a child's copy: there, nobody answers, and a lock may be held for ever.
+    pub fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,6 +140,9 @@ impl Shared {
         &self,
         action: impl FnOnce(&mut State, &Now) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
+        if self.is_forked() {
+            return Err(GroupError::Forked);
+        }
         let mut state = self.lock();
         let now = self.now();
         let done = action(&mut state, &now);
@@ -170,6 +181,9 @@ impl Shared {
         end: Option<Instant>,
         mut is: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, GroupError> {
+        if self.is_forked() {
+            return Err(GroupError::Forked);
+        }
         let mut state = self.lock();
         loop {
             if let Some(found) = is(&mut state) {

@@ -47,6 +47,9 @@ impl<T> GroupWait<T> {
     /// # Errors
     /// When this member has left the group.
     pub fn on_ready(&mut self) -> Result<Option<T>, GroupError> {
+        if self.shared.is_forked() {
+            return Err(GroupError::Forked);
+        }
         let _ = self.news.clear();
         let mut state = self.shared.lock();
         let found = (self.look)(&mut state);
@@ -64,6 +67,9 @@ impl<T> GroupWait<T> {
     pub fn give_up(mut self) -> Option<T> {
         let mut arrival = self.arrival.take()?;
         arrival.give_up();
+        if self.shared.is_forked() {
+            return None;
+        }
         let state = &mut self.shared.lock();
         (self.look)(state)
     }
@@ -116,6 +122,9 @@ impl Arrival {
             return released;
         }
         self.give_up();
+        if self.shared.is_forked() {
+            return Err(GroupError::Forked);
+        }
         match self.shared.lock().released.remove(&barrier) {
             Some(late) => Ok(late),
             None => released,
@@ -135,7 +144,7 @@ impl Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        if !self.ends {
+        if !self.ends && !self.shared.is_forked() {
             let mut state = self.shared.lock();
             if !state.released.contains_key(&self.barrier) && !state.member.give_up(self.barrier) {
                 // A release is under way; the group's thread gives up when that has ended.
