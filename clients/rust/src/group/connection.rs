@@ -21,9 +21,6 @@ const MOST_WAITING: usize = 4 << 20;
 /// The most bytes that are taken at once: what is due must not wait for a bus that never ends.
 const MOST_AT_ONCE: usize = 4 << 20;
 
-/// The handle of the connection's only member.
-pub const HANDLE: u32 = 1;
-
 /// One connection.
 pub struct Connection {
     link: Link,

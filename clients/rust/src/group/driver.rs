@@ -1,243 +1,149 @@
-//! The group's thread: joins, joins again, answers others, wakes up when something is due.
+//! The thread of a [`Line`]: reads what comes for its members, connects again, wakes up when something is due.
 
-use std::os::fd::AsFd;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
-use timevisor_coordination::{MemberId, hub};
-use timevisor_linux::event_fd::EventFd;
 use timevisor_linux::poll::{self, PollFd};
 use timevisor_linux::timer_fd::TimerFd;
-use timevisor_protocols::bus::{FromBus, Refusal, Sides, ToBus, Who};
-use timevisor_time::Duration as Span;
+use timevisor_protocols::bus::FromBus;
 
-use super::connection::{Connection, HANDLE};
+use super::connection::Connection;
 use super::error::JoinError;
-use super::events::Reported;
-use super::span;
-use super::state::{Join, Shared, State};
+use super::line::Line;
+use super::seat::{FIRST_RETRY, LAST_RETRY, MissedFrames, Seat};
 
-/// The first and the last wait before the bus is tried again.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(2);
+/// How long the thread sleeps at most.
+const NAP: Duration = Duration::from_secs(1);
 
-/// How long the last frames may take to be written when the group ends.
-const PATIENCE: Span = Span::from_secs(1);
-
-/// How long the thread sleeps at most: a clock may fail at any time.
-const NAP: Span = Span::from_millis(100);
-
-/// What the thread keeps for itself.
-struct Driver<'a> {
-    shared: &'a Arc<Shared>,
-    /// Who waits for the first answer to the join.
-    answered: Option<&'a Sender<Result<(), JoinError>>>,
+struct Driver {
+    line: Arc<Line>,
+    seats: BTreeMap<u32, Seat>,
     timer: TimerFd,
-    /// A manually driven clock has moved.
-    moved: Option<Arc<EventFd>>,
-    alive_at: Span,
+    /// The connection's, to be polled.
+    socket: Option<OwnedFd>,
     retry: Duration,
-    reconnect_at: Option<Span>,
+    reconnect_at: Option<Instant>,
     /// A connection that another thread opens: over the network that takes long, and what is due must not wait.
     opening: Option<Receiver<Result<Connection, JoinError>>>,
-    met: Option<bool>,
-    lease: Span,
-    end: Option<Span>,
 }
 
-/// Runs until the group ends.
-pub fn run(shared: &Arc<Shared>, connection: Connection, answered: &Sender<Result<(), JoinError>>) {
-    let timer = match TimerFd::new() {
-        Ok(timer) => timer,
-        Err(error) => return drop(answered.send(Err(error.into()))),
-    };
-    let moved = shared.timeline.shared.waiters.as_ref();
-    let moved = match moved.map(|waiters| waiters.register()).transpose() {
-        Ok(moved) => moved,
-        Err(error) => return drop(answered.send(Err(error.into()))),
-    };
+/// Starts the thread, which runs until the line has no members.
+pub fn start(line: &Arc<Line>) -> std::io::Result<()> {
     let mut driver = Driver {
-        shared,
-        answered: Some(answered),
-        timer,
-        moved,
-        alive_at: Span::ZERO,
+        socket: socket(line),
+        line: Arc::clone(line),
+        seats: BTreeMap::new(),
+        timer: TimerFd::new()?,
         retry: FIRST_RETRY,
         reconnect_at: None,
         opening: None,
-        met: None,
-        lease: span(shared.join.lease),
-        end: None,
     };
-    {
-        let mut state = shared.lock();
-        state.connection = Some(connection);
-        state.send(&join_frame(&shared.join));
-    }
-    while driver.turn() {
-        shared.notify();
-    }
-    shared.lock().end_inboxes();
-    shared.notify();
+    let run = move || {
+        while driver.turn() {}
+        *driver.line.connection() = None;
+    };
+    std::thread::Builder::new().name("timevisor-group".to_owned()).spawn(run)?;
+    Ok(())
 }
 
-impl Driver<'_> {
-    /// Everything that is due, then a sleep. False when the group ends.
+fn socket(line: &Line) -> Option<OwnedFd> {
+    line.connection().as_ref()?.as_fd().try_clone_to_owned().ok()
+}
+
+impl Driver {
+    /// Everything that is due, then a sleep. False when nobody is left.
     fn turn(&mut self) -> bool {
-        let shared = Arc::clone(self.shared);
-        let mut state = shared.lock();
-        let _ = shared.flag.clear();
+        let _ = self.line.flag.clear();
         let _ = self.timer.clear();
-        if let Some(moved) = &self.moved {
-            let _ = moved.clear();
+        for mut seat in self.line.new_seats() {
+            seat.join();
+            self.seats.insert(seat.handle(), seat);
         }
-        let frames = state.connection.as_mut().map(Connection::read).unwrap_or_default();
-        for frame in frames {
-            self.take(&mut state, frame);
+        let frames = self.line.connection().as_mut().map(Connection::read).unwrap_or_default();
+        if frames.iter().any(|frame| self.dispatch(frame).is_err()) {
+            self.disconnect();
         }
-        let now = shared.now();
-        self.look_after_connection(&mut state, now.elapsed);
-        self.say_alive(&mut state);
-        state.on_timer(&shared.join, &now);
-        if let Some(connection) = &mut state.connection {
-            connection.flush();
-        }
-        let has_written = state.connection.as_ref().is_none_or(|it| !it.wants_to_write());
-        if state.ends {
-            // A bus that takes nothing does not keep the program from ending.
-            let end = *self.end.get_or_insert(now.elapsed + PATIENCE);
-            if has_written || now.elapsed >= end {
-                return false;
+        self.look_after_connection();
+        let goes_on = self.look_after_members();
+        let (has_more, writes) = match &mut *self.line.connection() {
+            Some(connection) => {
+                connection.flush();
+                (connection.has_more() || connection.is_over(), connection.wants_to_write())
             }
+            None => (false, false),
+        };
+        if goes_on && !has_more {
+            self.sleep(writes);
         }
-        if state.connection.as_mut().is_some_and(Connection::has_more) {
-            return true;
-        }
-        let now = shared.now();
-        let reconnect = self.reconnect_at.map(|at| at - now.elapsed);
-        let alive = state.has_joined.then(|| self.alive_at - now.elapsed);
-        let due = [alive, state.due(&now), reconnect, Some(NAP)];
-        let due = due.into_iter().flatten().min().unwrap_or(NAP).max(Span::ZERO);
-        self.sleep(state, due)
+        goes_on
     }
 
-    fn sleep(&mut self, state: std::sync::MutexGuard<'_, State>, due: Span) -> bool {
-        if due == Span::ZERO {
-            return true;
+    fn dispatch(&mut self, frame: &FromBus) -> Result<(), MissedFrames> {
+        let single;
+        let handles = match frame {
+            FromBus::Deliver { handles, .. } | FromBus::Members { handles, .. } => handles,
+            FromBus::Challenge { handle, .. }
+            | FromBus::Joined { handle, .. }
+            | FromBus::History { handle, .. } => {
+                single = vec![*handle];
+                &single
+            }
+            FromBus::Refused { handle, .. } if *handle != 0 => {
+                single = vec![*handle];
+                &single
+            }
+            FromBus::Refused { .. } | FromBus::Welcome { .. } | FromBus::Overrun { .. } => {
+                // Every member is told.
+                return self
+                    .seats
+                    .values_mut()
+                    .fold(Ok(()), |done, seat| done.and(seat.take(frame)));
+            }
+        };
+        let mut done = Ok(());
+        for handle in handles {
+            if let Some(seat) = self.seats.get_mut(handle) {
+                done = done.and(seat.take(frame));
+            }
         }
-        let due = Duration::from_nanos(u64::try_from(due.ceil_nanos()).unwrap_or(0));
-        if self.timer.arm(due).is_err() {
-            return true;
-        }
-        // The connection is only used by this thread and by those that write; it is replaced here only.
-        let socket = state.connection.as_ref().and_then(|it| it.as_fd().try_clone_to_owned().ok());
-        let writes = state.connection.as_ref().is_some_and(Connection::wants_to_write);
-        drop(state);
-        self.shared.notify();
-        let mut fds =
-            vec![PollFd::readable(self.shared.flag.as_fd()), PollFd::readable(self.timer.as_fd())];
-        if let Some(socket) = &socket {
-            let socket = socket.as_fd();
-            fds.push(if writes {
-                PollFd::readable_or_writable(socket)
-            } else {
-                PollFd::readable(socket)
-            });
-        }
-        if let Some(moved) = &self.moved {
-            fds.push(PollFd::readable(moved.as_fd()));
-        }
-        let _ = poll::wait(&mut fds, None);
-        true
+        done
     }
 
-    fn take(&mut self, state: &mut State, frame: FromBus) {
-        let join = &self.shared.join;
-        match frame {
-            FromBus::Welcome { .. } => {}
-            FromBus::Challenge { nonce, .. } => {
-                let about = hub::about(join.group, join.own.name);
-                let proof = match &join.key {
-                    Some(key) => key.proof(hub::PURPOSE, &about, &nonce),
-                    None => [0; 16],
-                };
-                state.send(&ToBus::Prove { handle: HANDLE, proof });
+    /// False when nobody is left.
+    fn look_after_members(&mut self) -> bool {
+        let now = Instant::now();
+        let has_written = match &mut *self.line.connection() {
+            Some(connection) => {
+                connection.flush();
+                !connection.wants_to_write()
             }
-            FromBus::Joined { members, lease_ms, .. } => {
-                let again = std::mem::replace(&mut state.has_joined, true);
-                self.lease = Span::from_millis(i64::from(lease_ms));
-                if self.answered.is_none() {
-                    // Meanwhile another process may have been this voter.
-                    state.member.rejoined();
-                }
-                (self.retry, self.met) = (FIRST_RETRY, None);
-                self.alive_at = Span::ZERO;
-                let stale: Vec<Who> = state.members.values().map(|it| it.who.clone()).collect();
-                for who in stale {
-                    if !members.iter().any(|info| info.who == who) {
-                        state.gone(&who, timevisor_protocols::bus::Gone::Unheard);
-                    }
-                }
-                members.into_iter().for_each(|info| state.present(info));
-                state.subscribe_again();
-                if let Some(answered) = self.answered.take() {
-                    let _ = answered.send(Ok(()));
-                } else if !again {
-                    state.report(&Reported::Connected);
-                }
+            None => true,
+        };
+        let before = self.seats.len();
+        self.seats.retain(|_, seat| {
+            let stays = !seat.is_due(now) || seat.turn(has_written);
+            if !stays {
+                seat.ends();
             }
-            FromBus::Refused { refusal, text, .. } => self.refused(state, refusal, text),
-            FromBus::Members { present, gone, .. } => {
-                gone.iter().for_each(|(who, why)| state.gone(who, *why));
-                present.into_iter().for_each(|info| state.present(info));
-            }
-            FromBus::Deliver { is_old, message, .. } => {
-                let now = self.shared.now();
-                state.heard(&message, is_old, join, &now);
-            }
-            FromBus::History { topic, dropped, .. } => {
-                if let Ok(topic) = topic.parse()
-                    && dropped > 0
-                {
-                    state.report(&Reported::HistoryIncomplete { topic, dropped });
-                }
-            }
-            FromBus::Overrun { count } => {
-                state.report(&Reported::Lost { from: None, topic: None, count });
-                // Changes of the membership may be among them: it joins again and gets all members.
-                self.disconnect(state);
-            }
+            stays
+        });
+        let gone = before - self.seats.len();
+        if gone > 0 {
+            self.line.leave(gone);
         }
-    }
-
-    fn refused(&mut self, state: &mut State, refusal: Refusal, text: String) {
-        if let Some(answered) = self.answered.take() {
-            let _ = answered.send(Err(JoinError::Refused(refusal, text)));
-            state.ends = true;
-            return;
-        }
-        state.report(&Reported::Refused(text));
-        // What does not end the membership is only told.
-        let ends = !state.has_joined || matches!(refusal, Refusal::Removed | Refusal::Version);
-        if ends {
-            self.disconnect(state);
-        }
+        !self.line.is_over()
     }
 
     /// Notices the end of a connection, and connects again.
-    fn look_after_connection(&mut self, state: &mut State, elapsed: Span) {
-        if state.connection.as_ref().is_some_and(Connection::is_over) {
-            if let Some(answered) = self.answered.take() {
-                let _ = answered.send(Err(JoinError::Silent));
-                state.ends = true;
-            }
-            self.disconnect(state);
+    fn look_after_connection(&mut self) {
+        let is_over = self.line.connection().as_ref().is_some_and(Connection::is_over);
+        if is_over {
+            self.disconnect();
         }
-        if state.ends && state.connection.is_none() {
-            return;
-        }
-        if self.reconnect_at.is_some_and(|at| elapsed >= at) {
+        if self.reconnect_at.is_some_and(|at| at <= Instant::now()) {
             self.reconnect_at = None;
             self.open();
         }
@@ -248,71 +154,57 @@ impl Driver<'_> {
             Ok(Ok(connection)) => Some(connection),
         };
         self.opening = None;
-        match opened {
-            Some(connection) => {
-                state.connection = Some(connection);
-                state.send(&join_frame(&self.shared.join));
-            }
-            None => self.try_again(elapsed),
-        }
+        let Some(connection) = opened else { return self.try_again() };
+        *self.line.connection() = Some(connection);
+        self.socket = socket(&self.line);
+        self.retry = FIRST_RETRY;
+        self.seats.values_mut().for_each(Seat::join);
     }
 
     /// Opens a connection in a thread of its own.
     fn open(&mut self) {
         let (opened, opening) = channel();
-        let shared = Arc::clone(self.shared);
+        let line = Arc::clone(&self.line);
         let open = move || {
-            let _ = opened.send(Connection::open(&shared.join.buses));
-            shared.wake();
+            let _ = opened.send(Connection::open(&line.buses));
+            line.wake();
         };
         // Where there can be no thread, the channel's other end is gone, and that is a failure as any other.
         let _ = std::thread::Builder::new().name("timevisor-join".to_owned()).spawn(open);
         self.opening = Some(opening);
     }
 
-    fn disconnect(&mut self, state: &mut State) {
-        state.connection = None;
-        if std::mem::replace(&mut state.has_joined, false) {
-            state.report(&Reported::Disconnected);
-        }
-        self.try_again(self.shared.now().elapsed);
+    fn disconnect(&mut self) {
+        *self.line.connection() = None;
+        self.socket = None;
+        self.seats.values_mut().for_each(Seat::disconnected);
+        self.try_again();
     }
 
-    fn try_again(&mut self, elapsed: Span) {
-        self.reconnect_at = Some(elapsed + span(self.retry));
+    fn try_again(&mut self) {
+        self.reconnect_at = Some(Instant::now() + self.retry);
         self.retry = (self.retry * 2).min(LAST_RETRY);
     }
 
-    /// Renews the lease, and says at once when the clock begins or ceases to suffice.
-    fn say_alive(&mut self, state: &mut State) {
-        let reading = self.shared.now().reading;
-        let met = reading.is_some_and(|reading| reading.met);
-        let elapsed = self.shared.now().elapsed;
-        if !state.has_joined || (elapsed < self.alive_at && self.met == Some(met)) {
+    fn sleep(&self, writes: bool) {
+        let now = Instant::now();
+        let due = self.seats.values().map(|seat| seat.due_at).chain(self.reconnect_at).min();
+        let left = due.map_or(NAP, |due| due.saturating_duration_since(now)).min(NAP);
+        if left.is_zero() || self.timer.arm(left).is_err() {
             return;
         }
-        let achieved = reading.map(|reading| Sides {
-            below_ns: ns(reading.estimate - reading.earliest()),
-            above_ns: ns(reading.latest() - reading.estimate),
-        });
-        state.send(&ToBus::Alive { handle: HANDLE, achieved, met });
-        self.met = Some(met);
-        self.alive_at = elapsed + self.lease.half().half();
-    }
-}
-
-fn ns(span: Span) -> u64 {
-    u64::try_from(span.ceil_nanos()).unwrap_or(0)
-}
-
-fn join_frame(join: &Join) -> ToBus {
-    let MemberId { name, incarnation } = join.own;
-    ToBus::Join {
-        handle: HANDLE,
-        group: join.group.to_string(),
-        who: Who { name: name.to_string(), incarnation },
-        timeline: join.timeline.clone(),
-        requirement: join.requirement,
-        lease_ms: u32::try_from(join.lease.as_millis()).unwrap_or(u32::MAX),
+        let mut fds =
+            vec![PollFd::readable(self.line.flag.as_fd()), PollFd::readable(self.timer.as_fd())];
+        if let Some(socket) = &self.socket {
+            let socket = socket.as_fd();
+            fds.push(if writes {
+                PollFd::readable_or_writable(socket)
+            } else {
+                PollFd::readable(socket)
+            });
+        }
+        let moved = self.seats.values().filter_map(|seat| seat.moved.as_ref());
+        fds.extend(moved.map(|moved| PollFd::readable(moved.as_fd())));
+        let _ = poll::wait(&mut fds, None);
     }
 }

@@ -1,8 +1,8 @@
 //! [`Group`]: members that share a timeline, exchange messages and act together at a time.
 //!
-//! A program joins a group under a name. A thread of its own holds the connection to the bus, answers
+//! A program joins a group under a name. A thread of the library holds the connection to the bus, answers
 //! other members and wakes up when something is due, so the group works while the program does
-//! something else. What members agree on, and what nobody can guarantee, is in
+//! something else. All members of a process that use the same bus share that thread. What members agree on, and what nobody can guarantee, is in
 //! docs/explanation/coordination.md.
 //!
 //! ```no_run
@@ -26,8 +26,10 @@
 //! | `address.rs` | [`BusAddress`]: where a bus listens |
 //! | `link.rs` | the bytes to and from it, over a Unix socket or TLS |
 //! | `connection.rs` | frames in and out |
-//! | `state.rs` | what the program's threads and the group's share |
-//! | `driver.rs` | the group's thread |
+//! | `line.rs` | a connection that all members of this process share |
+//! | `driver.rs` | its thread |
+//! | `seat.rs` | one member, as that thread looks after it |
+//! | `state.rs` | what the program's threads and that thread share |
 //! | `events.rs` | [`Inbox`]: queues that the program reads |
 //! | `waiting.rs` | [`GroupWait`], [`Pending`]: waits for an event loop, proposals that were made |
 //! | `error.rs` | why something did not work |
@@ -37,7 +39,9 @@ mod connection;
 mod driver;
 mod error;
 mod events;
+mod line;
 mod link;
+mod seat;
 mod state;
 mod waiting;
 
@@ -56,7 +60,9 @@ use crate::timeline::Timeline;
 pub use address::BusAddress;
 pub use error::{GroupError, JoinError};
 pub use events::{Inbox, Message, Order, Proposed, Reported};
-use state::{Shared, State};
+use line::Place;
+use seat::Seat;
+use state::{Join, Shared, State};
 pub use timevisor_coordination::leader::LeaderError;
 pub use timevisor_coordination::propose::Outcome;
 pub use timevisor_coordination::propose::ProposeError;
@@ -110,7 +116,6 @@ pub enum Accept {
 /// A member of a group. Dropping it leaves the group.
 pub struct Group {
     shared: Arc<Shared>,
-    thread: Option<std::thread::JoinHandle<()>>,
     /// The requirement on the host, for as long as this lives.
     _binding: Option<Binding>,
 }
@@ -190,19 +195,31 @@ impl Group {
             requirement: sides,
             lease: options.lease,
             key: options.key.clone(),
-            buses: BusAddress::candidates(options.bus.as_ref())?,
         };
-        let connection = connection::Connection::open(&join.buses)?;
-        let member = Member::new(own, timevisor_coordination::member::Settings::default(), seed);
-        let shared = Arc::new(Shared::new(timeline, join, member)?);
+        let buses = BusAddress::candidates(options.bus.as_ref())?;
+        if let Some(place) = Place::shared(&buses) {
+            match Self::join_at(place, timeline.clone(), join.clone(), seed) {
+                // The bus may just have gone, and be back.
+                Err(JoinError::Silent) => {}
+                done => return done,
+            }
+        }
+        Self::join_at(Place::alone(buses)?, timeline, join, seed)
+    }
+
+    fn join_at(place: Place, timeline: Timeline, join: Join, seed: u64) -> Result<Self, JoinError> {
+        let settings = timevisor_coordination::member::Settings::default();
+        let member = Member::new(join.own, settings, seed);
+        let shared = Arc::new(Shared::new(timeline, join, member, place));
         let (answered, answer) = std::sync::mpsc::channel();
-        let thread = {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name("timevisor-group".to_owned())
-                .spawn(move || driver::run(&shared, connection, &answered))?
-        };
-        let group = Self { shared, thread: Some(thread), _binding: None };
+        match Seat::new(&shared, answered) {
+            Ok(seat) => shared.place.take(seat),
+            Err(error) => {
+                shared.place.line.leave(1);
+                return Err(error.into());
+            }
+        }
+        let group = Self { shared, _binding: None };
         match answer.recv_timeout(connection::TIMEOUT) {
             Ok(Ok(())) => Ok(group),
             Ok(Err(error)) => Err(error),
@@ -383,17 +400,14 @@ impl Group {
     }
 
     fn end(&mut self) {
-        let _ = self.shared.act(|state, _| {
-            state.send(&ToBus::Leave { handle: connection::HANDLE });
+        let handle = self.shared.place.handle;
+        let told = self.shared.act(|state, _| {
+            state.send(&ToBus::Leave { handle });
             state.ends = true;
             Ok(())
         });
-        let Some(thread) = self.thread.take() else { return };
-        if self.shared.is_forked() {
-            // There is no such thread here.
-            std::mem::forget(thread);
-        } else {
-            let _ = thread.join();
+        if told.is_ok() {
+            self.shared.wait_until_over(seat::PATIENCE * 2);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the program's threads and the group's own thread share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,9 @@ use timevisor_protocols::bus::{Gone, Info, Sides, ToBus, Who};
 use timevisor_protocols::nts::shared::Secret;
 use timevisor_time::{Duration as Span, Interval, TimescaleId};
 
-use super::address::BusAddress;
-use super::connection::{Connection, HANDLE};
 use super::error::GroupError;
 use super::events::{Inbox, Message, Order, Proposed, Reported, Sender};
+use super::line::Place;
 use super::{Accept, span};
 use crate::timeline::Timeline;
 use crate::unpoisoned;
@@ -33,6 +33,7 @@ const ASK_FOR_TICKS: Span = Span::from_secs(5);
 const MOST_OUTCOMES: usize = 1024;
 
 /// How this member joins, and joins again.
+#[derive(Clone)]
 pub struct Join {
     pub group: Name,
     pub own: MemberId,
@@ -40,15 +41,15 @@ pub struct Join {
     pub requirement: Option<Sides>,
     pub lease: Duration,
     pub key: Option<Secret>,
-    pub buses: Vec<BusAddress>,
 }
 
 /// Shared by all threads.
 pub struct Shared {
     pub timeline: Timeline,
     pub join: Join,
-    /// Wakes the group's thread.
-    pub flag: EventFd,
+    pub place: Place,
+    /// The group's thread should look after this member.
+    is_woken: AtomicBool,
     begun: Instant,
     state: Mutex<State>,
     news: Condvar,
@@ -67,7 +68,8 @@ struct Subscriber {
 /// Everything that changes.
 pub struct State {
     pub member: Member,
-    pub connection: Option<Connection>,
+    /// How this member reaches the bus.
+    place: Place,
     /// The bus has let this member join.
     pub has_joined: bool,
     pub members: BTreeMap<String, Info>,
@@ -78,6 +80,8 @@ pub struct State {
     pub decided: Remembered<bool>,
     pub outcomes: Remembered<Outcome>,
     pub ends: bool,
+    /// The group's thread looks after it no more.
+    pub is_over: bool,
     subscribers: Vec<Subscriber>,
     watchers: Vec<Sender<Reported>>,
     proposals: Vec<Sender<Proposed>>,
@@ -88,10 +92,10 @@ pub struct State {
 }
 
 impl Shared {
-    pub fn new(timeline: Timeline, join: Join, member: Member) -> std::io::Result<Self> {
+    pub fn new(timeline: Timeline, join: Join, member: Member, place: Place) -> Self {
         let state = State {
             member,
-            connection: None,
+            place: place.clone(),
             has_joined: false,
             members: BTreeMap::new(),
             accept: Accept::Nothing,
@@ -100,6 +104,7 @@ impl Shared {
             decided: Remembered::default(),
             outcomes: Remembered::default(),
             ends: false,
+            is_over: false,
             subscribers: Vec::new(),
             watchers: Vec::new(),
             proposals: Vec::new(),
@@ -107,11 +112,11 @@ impl Shared {
             asked_for_ticks: None,
             origin: None,
         };
-        let flag = EventFd::new()?;
         let (begun, state, news) = (Instant::now(), Mutex::new(state), Condvar::new());
         let listeners = Mutex::default();
         let process = std::process::id();
-        Ok(Self { timeline, join, flag, begun, state, news, listeners, process })
+        let is_woken = AtomicBool::new(false);
+        Self { timeline, join, place, is_woken, begun, state, news, listeners, process }
     }
 
     /// Whether this is a child's copy: there, nobody answers, and a lock may be held for ever.
@@ -154,8 +159,14 @@ impl Shared {
 
     /// Wakes everybody.
     pub fn wake(&self) {
-        let _ = self.flag.set();
+        self.is_woken.store(true, Ordering::Release);
+        self.place.line.wake();
         self.notify();
+    }
+
+    /// Whether the group's thread was woken for this member since it asked last.
+    pub fn take_woken(&self) -> bool {
+        self.is_woken.swap(false, Ordering::Acquire)
     }
 
     /// Tells waiting threads that something may have happened.
@@ -202,10 +213,17 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Waits until nobody looks after this member any more.
+    pub fn wait_until_over(&self, timeout: Duration) {
+        let goes_on = |state: &mut State| !state.is_over;
+        drop(unpoisoned(self.news.wait_timeout_while(self.lock(), timeout, goes_on)));
+    }
+}
+
 impl State {
     pub fn is_connected(&self) -> bool {
-        self.has_joined
-            && self.connection.as_ref().is_some_and(|it| !it.is_over() && !it.is_stalled())
+        self.has_joined && self.place.line.takes_frames()
     }
 
     /// Whether so many members are there whose clocks meet their requirements.
@@ -226,9 +244,7 @@ impl State {
     }
 
     pub fn send(&mut self, frame: &ToBus) {
-        if let Some(connection) = &mut self.connection {
-            connection.send(frame);
-        }
+        self.place.line.send(frame);
     }
 
     pub fn watch(&mut self) -> Inbox<Reported> {
@@ -260,7 +276,7 @@ impl State {
         let is_timed = order.is_some();
         self.subscribers.push(Subscriber { topic, order, inbox: sender });
         let topic = topic.as_str().to_owned();
-        self.send(&ToBus::Subscribe { handle: HANDLE, topic, history });
+        self.send(&ToBus::Subscribe { handle: self.place.handle, topic, history });
         if is_timed {
             self.asked_for_ticks = None;
         }
@@ -273,7 +289,7 @@ impl State {
         let topics: BTreeSet<_> = self.subscribers.iter().map(|it| it.topic).collect();
         for topic in topics {
             let topic = topic.as_str().to_owned();
-            self.send(&ToBus::Subscribe { handle: HANDLE, topic, history: 0 });
+            self.send(&ToBus::Subscribe { handle: self.place.handle, topic, history: 0 });
         }
     }
 
@@ -374,7 +390,7 @@ impl State {
         for Subscriber { topic, .. } in unread {
             if self.has_joined && self.subscribers.iter().all(|it| it.topic != topic) {
                 let topic = topic.as_str().to_owned();
-                self.send(&ToBus::Unsubscribe { handle: HANDLE, topic });
+                self.send(&ToBus::Unsubscribe { handle: self.place.handle, topic });
             }
         }
     }
@@ -406,7 +422,7 @@ impl State {
             // Who has not joined, or not again yet, says nothing; what matters is repeated.
             for (to, envelope) in mail {
                 if self.has_joined {
-                    self.send(&frame_of(to, &envelope));
+                    self.send(&frame_of(self.place.handle, to, &envelope));
                 }
             }
             for event in events {
@@ -557,7 +573,7 @@ fn id_of(who: &Who) -> Option<MemberId> {
     Some(MemberId { name: who.name.parse().ok()?, incarnation: who.incarnation })
 }
 
-fn frame_of(to: To, envelope: &Envelope) -> ToBus {
+fn frame_of(handle: u32, to: To, envelope: &Envelope) -> ToBus {
     let to = match to {
         To::All => None,
         To::Member(id) => Some(Who { name: id.name.to_string(), incarnation: id.incarnation }),
@@ -566,7 +582,7 @@ fn frame_of(to: To, envelope: &Envelope) -> ToBus {
         timevisor_coordination::Message::Publication { topic, .. } => Some(topic.to_string()),
         _ => None,
     };
-    ToBus::Send { handle: HANDLE, to, topic, message: envelope.encode() }
+    ToBus::Send { handle, to, topic, message: envelope.encode() }
 }
 
 /// Keeps the shared state out of a program's debug output.
