@@ -48,7 +48,10 @@ impl Carrier {
         if outboxes.values().filter(|(of, _)| *of == trust).count() >= MOST_CONNECTIONS {
             return None;
         }
-        let (number, outbox) = (self.number.get() + 1, Outbox::default());
+        // The memory is counted by what still holds it: it ends with the last connection of its kind.
+        let memory = outboxes.values().find(|(of, _)| *of == trust);
+        let memory = memory.map(|(_, outbox)| outbox.memory().clone()).unwrap_or_default();
+        let (number, outbox) = (self.number.get() + 1, Outbox::new(memory));
         self.number.set(number);
         outboxes.insert(number, (trust, outbox.clone()));
         self.hub.borrow_mut().connected(number, trust);

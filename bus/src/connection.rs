@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tracing::{debug, warn};
 
 use crate::carrier::Carrier;
-use crate::outbox::Outbox;
+use crate::outbox::{Memory, Outbox};
 
 /// Serves a connection until it ends.
 pub async fn serve<S>(stream: S, trust: Trust, carrier: Carrier)
@@ -19,11 +19,12 @@ where
         return;
     };
     let (reads, writes) = tokio::io::split(stream);
+    let memory = outbox.memory().clone();
     let writer = tokio::task::spawn_local(write(writes, outbox));
     tokio::pin!(writer);
     // Whichever ends first ends the connection.
     tokio::select! {
-        read = read(reads, number, &carrier) => {
+        read = read(reads, number, memory, &carrier) => {
             if let Err(error) = read {
                 debug!("connection {number}: {error:#}");
             }
@@ -37,20 +38,47 @@ where
 async fn read<R: AsyncRead + Unpin>(
     mut from: R,
     number: Connection,
+    memory: Memory,
     carrier: &Carrier,
 ) -> Result<()> {
-    let (mut frames, mut buffer) = (Frames::default(), vec![0; 1 << 16]);
+    let (mut frames, mut buffer) = (Frames::default(), vec![0; 1 << 14]);
+    let mut held = Held { memory, bytes: 0 };
     loop {
         let count = from.read(&mut buffer).await?;
         if count == 0 {
             return Ok(());
         }
         frames.push(&buffer[..count]);
+        held.hold(frames.len())?;
         while let Some(content) = frames.take()? {
             carrier.frame(number, content)?;
             // Others have their turn after each frame: one may be a message to thousands.
             tokio::task::yield_now().await;
         }
+    }
+}
+
+/// Memory for what has come and is no whole frame yet.
+struct Held {
+    memory: Memory,
+    bytes: usize,
+}
+
+impl Held {
+    fn hold(&mut self, bytes: usize) -> Result<()> {
+        self.memory.give(self.bytes);
+        self.bytes = 0;
+        if !self.memory.take(bytes) {
+            bail!("its user's connections take too much memory");
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.memory.give(self.bytes);
     }
 }
 

@@ -1,8 +1,8 @@
-//! What waits to be written to one connection.
+//! What waits to be written to one connection, and the memory that a user's connections may take together.
 //!
 //! A program that does not read loses messages, and is told how many; it delays nobody else.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -15,8 +15,34 @@ const MOST: usize = 32 << 20;
 /// What a frame costs beside its content.
 const EACH: usize = 64;
 
+/// The most bytes that wait for all connections of one user, or of the network, and that came from them and are no
+/// whole frames yet.
+const MOST_OF_ALL: usize = 128 << 20;
+
+/// What the connections of one user, or of the network, take together.
+#[derive(Clone, Default)]
+pub struct Memory(Rc<Cell<usize>>);
+
+impl Memory {
+    /// Takes so many bytes; false: there are not so many left.
+    pub fn take(&self, bytes: usize) -> bool {
+        let sum = self.0.get().saturating_add(bytes);
+        let fits = sum <= MOST_OF_ALL;
+        if fits {
+            self.0.set(sum);
+        }
+        fits
+    }
+
+    /// Gives back what was taken.
+    pub fn give(&self, bytes: usize) {
+        self.0.set(self.0.get().saturating_sub(bytes));
+    }
+}
+
 #[derive(Default)]
 struct State {
+    memory: Memory,
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     dropped: u64,
@@ -24,21 +50,41 @@ struct State {
 }
 
 /// Shared by the hub and the task that writes.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Outbox {
+    memory: Memory,
     state: Rc<RefCell<State>>,
     news: Rc<Notify>,
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        self.memory.give(self.bytes);
+    }
+}
+
 impl Outbox {
+    pub fn new(memory: Memory) -> Self {
+        let mut state = State::default();
+        state.memory = memory.clone();
+        Self { memory, state: Rc::new(RefCell::new(state)), news: Rc::default() }
+    }
+
+    /// What this connection and its user's others take.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// A frame's content.
     pub fn push(&self, content: &[u8]) {
         let mut state = self.state.borrow_mut();
-        if state.bytes + content.len() + EACH > MOST {
+        let bytes = content.len() + EACH;
+        if state.bytes + bytes > MOST || !self.memory.take(bytes) {
             state.dropped += 1;
+            self.news.notify_one();
             return;
         }
-        state.bytes += content.len() + EACH;
+        state.bytes += bytes;
         state.frames.push_back(frame(content));
         self.news.notify_one();
     }
@@ -61,7 +107,9 @@ impl Outbox {
                         && (bytes.is_empty() || bytes.len() + next.len() <= 1 << 16)
                     {
                         bytes.extend_from_slice(next);
-                        state.bytes -= next.len() - 4 + EACH;
+                        let gone = next.len() - 4 + EACH;
+                        state.bytes -= gone;
+                        self.memory.give(gone);
                         state.frames.pop_front();
                     }
                     return Some(bytes);
@@ -76,5 +124,35 @@ impl Outbox {
             }
             self.news.notified().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_of_one_user_take_so_much_memory_together() {
+        let (memory, others) = (Memory::default(), Memory::default());
+        let outboxes: Vec<_> = (0..6).map(|_| Outbox::new(memory.clone())).collect();
+        let piece = vec![0; 1 << 20];
+        for outbox in &outboxes {
+            (0..31).for_each(|_| outbox.push(&piece));
+        }
+        let dropped = |outbox: &Outbox| outbox.state.borrow().dropped;
+        assert_eq!(outboxes.iter().map(dropped).collect::<Vec<_>>(), [0, 0, 0, 0, 28, 31]);
+        assert!(!memory.take(1 << 20) && others.take(1 << 20));
+        let other = Outbox::new(others);
+        other.push(&piece);
+        assert_eq!(dropped(&other), 0);
+        // What was written or has ended makes room, and who lost something is told so.
+        assert!(outboxes[0].next().await.is_some());
+        outboxes[5].push(&piece);
+        assert_eq!(dropped(&outboxes[5]), 31);
+        assert_eq!(outboxes[5].next().await.unwrap().len(), piece.len() + 4);
+        let told = outboxes[5].next().await.unwrap();
+        assert_eq!(FromBus::decode(&told[4..]).unwrap(), FromBus::Overrun { count: 31 });
+        drop(outboxes);
+        assert_eq!(memory.0.get(), 0);
     }
 }

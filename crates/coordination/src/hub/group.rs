@@ -6,7 +6,7 @@ use timevisor_protocols::bus::between::Between;
 use timevisor_protocols::bus::{FromBus, Gone, Info, Refusal, Sides, Who};
 use timevisor_time::Duration;
 
-use super::history::History;
+use super::history::{History, Kept};
 use super::peers::{News, Past, Peers};
 use super::{Connection, GroupId, Out, Settings, tell};
 use crate::Name;
@@ -47,6 +47,7 @@ pub struct Group {
     peers: Option<Peers>,
     members: BTreeMap<Name, Member>,
     topics: BTreeMap<Name, History>,
+    kept: Kept,
     /// What the members are not told yet.
     changed: BTreeSet<Name>,
     gone: Vec<(Who, Gone)>,
@@ -59,11 +60,12 @@ fn who(id: MemberId) -> Who {
 }
 
 impl Group {
-    pub fn new(name: Name, timeline: Name, peers: Option<Peers>) -> Self {
+    pub fn new(name: Name, timeline: Name, peers: Option<Peers>, kept: Kept) -> Self {
         Self {
             name,
             timeline,
             peers,
+            kept,
             members: BTreeMap::new(),
             topics: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -235,7 +237,9 @@ impl Group {
         if let (Some(topic), None) = (topic, to) {
             let has_room = self.topics.len() < settings.topics || self.topics.contains_key(&topic);
             if has_room {
-                self.topics.entry(topic).or_default().keep(message.clone(), settings);
+                let kept = &self.kept;
+                let history = self.topics.entry(topic).or_insert_with(|| History::new(kept));
+                history.keep(message.clone(), settings);
             }
         }
         let mut frame = FromBus::Deliver { handles: Vec::new(), is_old: false, message };

@@ -35,6 +35,7 @@ use timevisor_time::Duration;
 use crate::Name;
 use crate::message::{Envelope, MemberId};
 use group::{Group, Joining, Place};
+use history::Kept;
 use peers::{Past, Peers};
 
 /// Separates proofs for groups from other uses of a key.
@@ -58,6 +59,8 @@ pub struct Settings {
     pub history: usize,
     /// The most bytes of a topic that are kept.
     pub history_bytes: usize,
+    /// The most bytes that all groups of one user keep, or those with a key.
+    pub kept_bytes: usize,
     /// The longest and the shortest lease.
     pub longest_lease: Duration,
     /// See above.
@@ -75,6 +78,7 @@ impl Default for Settings {
             topics: 64,
             history: 1000,
             history_bytes: 8 << 20,
+            kept_bytes: 128 << 20,
             longest_lease: Duration::from_secs(60),
             shortest_lease: Duration::from_millis(200),
             gather: Duration::from_millis(10),
@@ -135,6 +139,8 @@ pub struct Hub {
     groups: BTreeMap<GroupId, Group>,
     /// Of groups with a key that have no members here now.
     past: BTreeMap<Name, Past>,
+    /// What is kept for whose groups.
+    kept: BTreeMap<Option<u32>, Kept>,
 }
 
 impl Hub {
@@ -149,6 +155,7 @@ impl Hub {
             clients: BTreeMap::new(),
             groups: BTreeMap::new(),
             past: BTreeMap::new(),
+            kept: BTreeMap::new(),
         }
     }
 
@@ -244,6 +251,8 @@ impl Hub {
                 self.past.extend(group.into_past());
             }
         }
+        let groups = &self.groups;
+        self.kept.retain(|user, _| groups.keys().any(|group| group.user == *user));
     }
 
     /// When [`Self::on_timer`] has something to do.
@@ -378,12 +387,13 @@ impl Hub {
         let own = self.incarnation;
         let peers = self.keys.get(&name.name).filter(|_| name.user.is_none());
         let past = &mut self.past;
+        let kept = self.kept.entry(name.user).or_default().clone();
         let group = self.groups.entry(name).or_insert_with(|| {
             let peers = peers.map(|secret| {
                 let past = past.remove(&name.name).unwrap_or_default();
                 Peers::new(secret, own, past, now)
             });
-            Group::new(name.name, timeline, peers)
+            Group::new(name.name, timeline, peers, kept)
         });
         match group.join(&joining, now, &self.settings, out) {
             Ok(()) => {

@@ -199,6 +199,41 @@ fn messages_reach_all_or_subscribers_or_one_and_the_history_is_complete_or_says_
 }
 
 #[test]
+fn groups_of_one_user_keep_so_much_together_and_take_nothing_from_other_users() {
+    let size = message("a", 1, "0").len();
+    let mut rig = Rig::new(Settings { kept_bytes: 4 * size, ..Settings::default() });
+    rig.connect(1);
+    rig.hub.connected(2, Trust::Local(1001));
+    rig.send(2, &ToBus::Hello { version: VERSION, client: "test".into() });
+    rig.join(1, 1, "one", "a");
+    rig.join(1, 2, "two", "a");
+    rig.join(2, 1, "one", "a");
+    let send = |rig: &mut Rig, connection, handle, text: &str| {
+        let (topic, message) = (Some("t".into()), message("a", u64::from(handle), text));
+        rig.send(connection, &ToBus::Send { handle, to: None, topic, message });
+    };
+    (0..6).for_each(|index| send(&mut rig, 1, 1, &format!("{index}")));
+    send(&mut rig, 1, 2, "no room");
+    (0..3).for_each(|index| send(&mut rig, 2, 1, &format!("{index}")));
+    let kept = |rig: &mut Rig, connection, handle| {
+        rig.frames(connection);
+        rig.send(connection, &ToBus::Subscribe { handle, topic: "t".into(), history: 10 });
+        let frames = rig.frames(connection);
+        let Some(FromBus::History { dropped, .. }) = frames.last() else { panic!("{frames:?}") };
+        (texts(&frames).concat(), *dropped)
+    };
+    assert_eq!(kept(&mut rig, 1, 1), ("2345".into(), 2));
+    assert_eq!(kept(&mut rig, 1, 2), (String::new(), 1));
+    assert_eq!(kept(&mut rig, 2, 1), ("012".into(), 0));
+    // A group that ends gives back what it kept.
+    rig.send(1, &ToBus::Leave { handle: 1 });
+    rig.run_to(1);
+    send(&mut rig, 1, 2, "room");
+    rig.send(1, &ToBus::Unsubscribe { handle: 2, topic: "t".into() });
+    assert_eq!(kept(&mut rig, 1, 2), ("room".into(), 1));
+}
+
+#[test]
 fn what_is_not_allowed_is_refused_with_a_reason() {
     let mut rig = Rig::new(Settings { members: 2, ..Settings::default() });
     rig.hub.connected(1, Trust::Local(1000));

@@ -39,6 +39,18 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// How many bytes have come and were not taken yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The content of the next frame that is complete.
     ///
     /// # Errors
