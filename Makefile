@@ -23,7 +23,7 @@ JOBS ?= 1
 TARGET ?=
 TRACES ?= $(wildcard ../shared/traces)
 
-.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan simulate contradictions bounds reservations schedules soak experiment arms fuzz soak-sync soak-migrate tools clean
+.PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-groups bench-sync bench-plan simulate contradictions bounds reservations schedules soak experiment arms fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ weekly: deps ## What takes hours: soaks, fuzzing, contradictions, benches, exper
 	@$(MAKE) --no-print-directory lab TEST=weekly
 	@$(MAKE) --no-print-directory contradictions reservations
 	@$(MAKE) --no-print-directory bounds READINGS=1000000000
-	@$(MAKE) --no-print-directory bench-read bench-elapsed bench-ntp-server bench-timelines bench-sync bench-plan
+	@$(MAKE) --no-print-directory bench-read bench-elapsed bench-ntp-server bench-timelines bench-groups bench-sync bench-plan
 	@$(MAKE) --no-print-directory soak soak-sync soak-migrate
 	@$(MAKE) --no-print-directory fuzz
 	@for name in $$($(EXPERIMENTS) list | awk '{print $$1}'); do $(MAKE) --no-print-directory experiment NAME=$$name; done
@@ -109,6 +109,10 @@ bench-timelines: ## What timelines cost: first qualified read, 1,000 members, pu
 
 bench-sync: ## Estimate and bounds over days with truth, beside RADclock, chrony, ClockBound (TRACES=dir; else simulated)
 	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-sync -- --check $(if $(TRACES),--traces $(TRACES))
+
+bench-groups: ## What groups cost: join to the first message, 1,000 members, a message beside plain Zenoh, a proposal
+	$(CARGO) build --quiet --release -p timevisord -p timevisor-bus -p timevisor-benches --bin timevisord --bin timevisor-bus --bin bench-groups
+	$(CARGO) run --quiet --release -p timevisor-benches --bin bench-groups -- --check
 
 bench-plan: ## Plans for a hundred tasks (timevisor reserve plan), best period and given, EDF and fixed priorities
 	$(CARGO) build --quiet --release -p timevisor -p timevisor-benches --bin timevisor --bin bench-plan

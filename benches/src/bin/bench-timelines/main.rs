@@ -3,14 +3,12 @@
 //!
 //! | file | owns |
 //! | --- | --- |
-//! | `daemon.rs` | timevisords of the benchmark's own, with and without members |
 //! | `page.rs` | publishing a VM's page with all its entries, in memory |
 //!
 //! Method: two real timevisords on this host, one with 1,000 members on 20 timelines and one with a
 //! single one; their pages are read in turns of 1,000 reads, so that whatever else the machine does
 //! hits both. Figures are medians, so that a busy machine shows in the counts and not in them.
 
-mod daemon;
 mod page;
 
 use std::process::ExitCode;
@@ -19,9 +17,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use timevisor::{Client, Requirement, Timeline};
+use timevisor_benches::daemon::Daemon;
 use timevisor_benches::report::{Column, Report, Row};
-
-use crate::daemon::Daemon;
 
 /// From connecting to a reading that meets its requirement.
 const MAX_FIRST_READ: Duration = Duration::from_millis(5);

@@ -9,12 +9,17 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use timevisor::{BindOptions, Binding, ChannelAddress, Client, Epoch, Options, Requirement};
 
+/// A timevisord that ends with this.
 pub struct Daemon {
     process: Child,
     folder: TempDir,
 }
 
 impl Daemon {
+    /// Starts it, and waits until it knows the time.
+    ///
+    /// # Errors
+    /// When there is no such program, or it does not become ready.
     pub fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("timevisord.toml");
@@ -29,7 +34,7 @@ impl Daemon {
         let log = File::create(folder.path().join("log"))?;
         let process =
             Command::new(&program).arg("--config").arg(&config).stderr(log).spawn().with_context(
-                || format!("cannot start {}; use make bench-timelines", program.display()),
+                || format!("cannot start {}; use make, which builds it", program.display()),
             )?;
         let daemon = Self { process, folder };
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -50,10 +55,16 @@ impl Daemon {
         self.client().ok().and_then(known).is_some_and(|reading| reading.is_known())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file in its run directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("run").join(name)
     }
 
+    /// A program's connection to it.
+    ///
+    /// # Errors
+    /// When it does not answer.
     pub fn client(&self) -> Result<Client> {
         let channel = ChannelAddress::Unix(self.path("timelines"));
         Ok(Options::new().page(self.path("clock")).channel(channel).connect()?)
@@ -61,6 +72,9 @@ impl Daemon {
 
     /// So many clients, each with so many bindings to so many timelines. The bindings keep their
     /// clients.
+    ///
+    /// # Errors
+    /// When it refuses.
     pub fn fill(
         &self,
         clients: usize,
