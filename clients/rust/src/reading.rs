@@ -249,7 +249,8 @@ impl Reading {
     }
 
     /// Whether the bounds may be relied on: something is known, and no assumption is in doubt.
-    pub(crate) fn is_trustworthy(&self) -> bool {
+    #[must_use]
+    pub fn is_trustworthy(&self) -> bool {
         self.known && self.status != ClockStatus::Unreliable && self.status != ClockStatus::Unknown
     }
 }
