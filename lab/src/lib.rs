@@ -69,3 +69,4 @@ pub mod ssdt;
 pub mod sync;
 pub mod tests;
 pub mod truth;
+pub mod venv;

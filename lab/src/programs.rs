@@ -29,10 +29,15 @@ const STATIC: &[&str] = &[
     "--example=kv",
     "--example=controller",
 ];
-/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, the bus, and the
-/// experiments, which share the lab's own build.
-const DYNAMIC: &[&str] =
-    &["--bin=timevisor", "--bin=timevisord", "--bin=timevisor-bus", "--bin=timevisor-experiments"];
+/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, the bus, the node
+/// of ROS, and the experiments, which share the lab's own build.
+const DYNAMIC: &[&str] = &[
+    "--bin=timevisor",
+    "--bin=timevisord",
+    "--bin=timevisor-bus",
+    "--bin=timevisor-ros",
+    "--bin=timevisor-experiments",
+];
 
 /// The root of the workspace from which the lab was built.
 ///
@@ -48,7 +53,7 @@ pub fn workspace() -> anyhow::Result<PathBuf> {
 }
 
 /// Cargo's target directory.
-fn target_dir() -> anyhow::Result<PathBuf> {
+pub(crate) fn target_dir() -> anyhow::Result<PathBuf> {
     let root = workspace()?;
     Ok(std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("target"), |dir| root.join(PathBuf::from(dir))))

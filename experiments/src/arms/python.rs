@@ -4,9 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
 use timevisor_lab::scenario::Context;
-use timevisor_lab::{command, packages, programs};
+use timevisor_lab::{command, packages, programs, venv};
 
 /// An interpreter that has everything.
 pub(super) struct Python {
@@ -19,18 +18,7 @@ impl Python {
     pub(super) fn ready(venv: &Path) -> anyhow::Result<Self> {
         packages::install(&["python3-venv", "libosmesa6"])?;
         let folder = programs::workspace()?.join("experiments/arms");
-        let wanted = fs::read_to_string(folder.join("requirements.txt"))?;
-        let (program, stamp) = (venv.join("bin/python"), venv.join("requirements.txt"));
-        if fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
-            return Ok(Self { program, folder });
-        }
-        println!("making {} (a minute)", venv.display());
-        let _ = fs::remove_dir_all(venv);
-        command::output(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
-        let mut pip = Command::new(venv.join("bin/pip"));
-        pip.args(["install", "--quiet", "-r"]).arg(folder.join("requirements.txt"));
-        command::output(&mut pip).context("pip cannot install what the plant needs")?;
-        fs::write(&stamp, wanted)?;
+        let program = venv::ready(venv, &folder.join("requirements.txt"))?;
         Ok(Self { program, folder })
     }
 

@@ -1,18 +1,29 @@
 //! Members of groups that act together at a time.
 
 pub(crate) mod how_to;
+pub(crate) mod ros;
 
-use crate::scenario::Need::Root;
+use crate::scenario::Need::{Apt, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
 pub const FAMILY: Family = Family { name: "groups", tests: TESTS };
 
-const TESTS: &[Test] = &[Test {
-    name: "group-how-to",
-    about: "the commands of docs/how-to/act-together.md: a bus, two members, a proposal that all three fire",
-    tier: Tier::Test,
-    needs: &[Root],
-    seconds: 15,
-    run: how_to::how_to,
-}];
+const TESTS: &[Test] = &[
+    Test {
+        name: "group-how-to",
+        about: "the commands of docs/how-to/act-together.md: a bus, two members, a proposal that all three fire",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 15,
+        run: how_to::how_to,
+    },
+    Test {
+        name: "group-ros",
+        about: "timevisor-ros beside real rclpy: intervals, diagnostics, trajectories to a group and back",
+        tier: Tier::All,
+        needs: &[Root, Apt("python3-venv")],
+        seconds: 60,
+        run: ros::ros,
+    },
+];
