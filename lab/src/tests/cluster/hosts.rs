@@ -104,7 +104,7 @@ fn start_ms(host: &Host) -> anyhow::Result<f64> {
 }
 
 /// A secret, as `timevisor cluster key` makes it.
-pub(super) fn make_key(host: &Host, name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn make_key(host: &Host, name: &str) -> anyhow::Result<PathBuf> {
     let file = host.directory().join(name);
     host.cli(&["cluster", "key", file.to_str().context("a path of UTF-8")?])?;
     Ok(file)

@@ -115,7 +115,7 @@ const TESTS: &[Test] = &[
 ];
 
 /// A whole number from the environment.
-fn number(variable: &str, default: u64) -> anyhow::Result<u64> {
+pub(crate) fn number(variable: &str, default: u64) -> anyhow::Result<u64> {
     let Ok(text) = std::env::var(variable) else { return Ok(default) };
     text.parse().with_context(|| format!("{variable}={text}: a whole number"))
 }

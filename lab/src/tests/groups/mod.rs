@@ -1,9 +1,10 @@
 //! Members of groups that act together at a time.
 
+pub(crate) mod guests;
 pub(crate) mod how_to;
 pub(crate) mod ros;
 
-use crate::scenario::Need::{Apt, Root};
+use crate::scenario::Need::{Apt, Fetched, Root, Wheel};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -17,6 +18,22 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 15,
         run: how_to::how_to,
+    },
+    Test {
+        name: "group-guests",
+        about: "Rust on the host, C and Python in guests that reach the bus by TLS: all fire together, FIRES times (default 300)",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Wheel,
+            Apt("make"),
+            Apt("pkg-config"),
+        ],
+        seconds: 150,
+        run: guests::guests,
     },
     Test {
         name: "group-ros",
