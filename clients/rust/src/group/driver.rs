@@ -63,7 +63,9 @@ impl Driver {
             self.seats.insert(seat.handle(), seat);
         }
         let frames = self.line.connection().as_mut().map(Connection::read).unwrap_or_default();
-        if frames.iter().any(|frame| self.dispatch(frame).is_err()) {
+        // Also those after a gap: nothing that has come is lost.
+        let missed = frames.iter().filter(|frame| self.dispatch(frame).is_err()).count();
+        if missed > 0 {
             self.disconnect();
         }
         self.look_after_connection();
@@ -81,26 +83,20 @@ impl Driver {
         goes_on
     }
 
+    /// Gives a frame to the members that it is for.
     fn dispatch(&mut self, frame: &FromBus) -> Result<(), MissedFrames> {
-        let single;
+        let everybody;
         let handles = match frame {
-            FromBus::Deliver { handles, .. } | FromBus::Members { handles, .. } => handles,
+            FromBus::Deliver { handles, .. } | FromBus::Members { handles, .. } => {
+                handles.as_slice()
+            }
             FromBus::Challenge { handle, .. }
             | FromBus::Joined { handle, .. }
-            | FromBus::History { handle, .. } => {
-                single = vec![*handle];
-                &single
-            }
-            FromBus::Refused { handle, .. } if *handle != 0 => {
-                single = vec![*handle];
-                &single
-            }
+            | FromBus::History { handle, .. } => std::slice::from_ref(handle),
+            FromBus::Refused { handle, .. } if *handle != 0 => std::slice::from_ref(handle),
             FromBus::Refused { .. } | FromBus::Welcome { .. } | FromBus::Overrun { .. } => {
-                // Every member is told.
-                return self
-                    .seats
-                    .values_mut()
-                    .fold(Ok(()), |done, seat| done.and(seat.take(frame)));
+                everybody = self.seats.keys().copied().collect::<Vec<_>>();
+                everybody.as_slice()
             }
         };
         let mut done = Ok(());
