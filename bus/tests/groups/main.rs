@@ -156,6 +156,40 @@ fn a_bus_that_restarts_is_said_and_the_group_goes_on() {
     assert_eq!(pending.wait(LONG).unwrap().agreed(), Some(true));
 }
 
+/// More than a bus takes connections of one user: members of a process share one.
+#[test]
+fn three_hundred_members_of_a_process_come_back_after_a_restart_and_leave_one_by_one() {
+    let mut cell = Cell::new();
+    // A clock that stands: one that is driven wakes all of them each time.
+    let clock = timevisor::manual::Clock::new(1_000_000_000_000);
+    clock.set_error(Duration::from_micros(50));
+    let timeline = clock.timeline();
+    let options =
+        JoinOptions { bus: Some(cell.bus.socket.clone().into()), ..JoinOptions::default() };
+    let join =
+        |number: usize| Group::join(&timeline, "many", &format!("m{number}"), &options).unwrap();
+    let mut members: Vec<_> = (0..300).map(join).collect();
+    members.iter().for_each(|member| member.wait_for(300, LONG).unwrap());
+    let told = members[299].watch();
+    cell.bus.restart();
+    until(&told, |it| *it == Reported::Disconnected);
+    until(&told, |it| *it == Reported::Connected);
+    members.iter().for_each(|member| member.wait_for(300, LONG).unwrap());
+    let inbox = members[0].subscribe("t", Order::Arrival, 0).unwrap();
+    members[1].subscribe("t", Order::Arrival, 0).unwrap();
+    while inbox.next_within(Duration::from_millis(100)).is_none() {
+        let _ = members[7].publish("t", b"x");
+    }
+    drop(members.drain(..298));
+    assert!(inbox.is_over());
+    while members[0].members().len() > 2 {
+        until(&told, |it| matches!(it, Reported::Gone(..)));
+    }
+    drop(members);
+    // The line has ended with the last of them; the next one opens another.
+    assert_eq!(join(0).members().len(), 1);
+}
+
 #[test]
 fn who_dies_or_has_a_bad_clock_is_known_to_all() {
     let cell = Cell::new();
