@@ -156,6 +156,41 @@ fn a_bus_that_restarts_is_said_and_the_group_goes_on() {
     assert_eq!(pending.wait(LONG).unwrap().agreed(), Some(true));
 }
 
+#[test]
+fn each_subscription_gets_the_history_that_it_asked_for_and_nothing_twice() {
+    let cell = Cell::new();
+    let [a, b, _] = cell.three();
+    let own = a.subscribe("t", Order::Arrival, 0).unwrap();
+    for number in 0..5_u8 {
+        a.publish("t", &[number]).unwrap();
+        until(&own, |it| it.payload == [number]);
+    }
+    // All at once, and while more is published.
+    let counts = [2, 0, 5, 3];
+    let inboxes = counts.map(|count| b.subscribe("t", Order::Arrival, count).unwrap());
+    for number in 5..200_u8 {
+        a.publish("t", &[number]).unwrap();
+    }
+    let late = b.subscribe("t", Order::Arrival, 4).unwrap();
+    for (inbox, count) in inboxes.iter().zip(counts) {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|(number, _)| *number != 199) {
+            let message = inbox.next_within(LONG).expect("a message");
+            seen.push((message.payload[0], message.is_old));
+        }
+        let numbers: Vec<u8> = seen.iter().map(|(number, _)| *number).collect();
+        let first = numbers[0];
+        assert_eq!(numbers, (first..200).collect::<Vec<_>>(), "{count}: none twice, none missing");
+        assert_eq!(seen.iter().filter(|(_, is_old)| *is_old).count(), count as usize);
+        assert!(count == 0 || seen[count as usize - 1].1, "the old ones come first");
+    }
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|number| *number != 199) {
+        seen.push(late.next_within(LONG).expect("a message").payload[0]);
+    }
+    assert_eq!(seen, (seen[0]..200).collect::<Vec<_>>());
+}
+
 /// More than a bus takes connections of one user: members of a process share one.
 #[test]
 fn three_hundred_members_of_a_process_come_back_after_a_restart_and_leave_one_by_one() {

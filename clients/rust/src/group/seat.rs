@@ -190,10 +190,8 @@ impl Seat {
                 state.heard(message, *is_old, join, &now);
             }
             FromBus::History { topic, dropped, .. } => {
-                if let Ok(topic) = topic.parse()
-                    && *dropped > 0
-                {
-                    state.report(&Reported::HistoryIncomplete { topic, dropped: *dropped });
+                if let Ok(topic) = topic.parse() {
+                    state.subscribed(topic, *dropped);
                 }
             }
             FromBus::Overrun { count } => {

@@ -1,6 +1,6 @@
 //! What the program's threads and the group's own thread share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -60,7 +60,11 @@ pub struct Shared {
 }
 
 struct Subscriber {
+    number: u64,
     topic: Name,
+    /// So many kept messages were asked for, and the bus has not answered yet. Until then what comes is for others:
+    /// it will be among the kept ones, or was sent before this one subscribed.
+    asked: Option<u32>,
     order: Option<TimeOrder<Message>>,
     inbox: Sender<Message>,
 }
@@ -83,6 +87,10 @@ pub struct State {
     /// The group's thread looks after it no more.
     pub is_over: bool,
     subscribers: Vec<Subscriber>,
+    /// How many have subscribed.
+    subscribed: u64,
+    /// Whose subscriptions the bus has not answered, by topic, in order; `None`: nobody's alone.
+    unanswered: BTreeMap<Name, VecDeque<Option<u64>>>,
     watchers: Vec<Sender<Reported>>,
     proposals: Vec<Sender<Proposed>>,
     /// Until when others want ticks, and when the next one is due.
@@ -106,6 +114,8 @@ impl Shared {
             ends: false,
             is_over: false,
             subscribers: Vec::new(),
+            subscribed: 0,
+            unanswered: BTreeMap::new(),
             watchers: Vec::new(),
             proposals: Vec::new(),
             ticks: None,
@@ -274,9 +284,13 @@ impl State {
             }
         };
         let is_timed = order.is_some();
-        self.subscribers.push(Subscriber { topic, order, inbox: sender });
-        let topic = topic.as_str().to_owned();
-        self.send(&ToBus::Subscribe { handle: self.place.handle, topic, history });
+        self.subscribed += 1;
+        let (number, asked) = (self.subscribed, Some(history));
+        self.subscribers.push(Subscriber { number, topic, asked, order, inbox: sender });
+        // Who has not joined again yet asks then.
+        if self.has_joined {
+            self.ask(topic, history, Some(number));
+        }
         if is_timed {
             self.asked_for_ticks = None;
         }
@@ -286,10 +300,39 @@ impl State {
     /// After the connection was lost: subscribes again. What was sent meanwhile is reported as lost by
     /// its sequence numbers.
     pub fn subscribe_again(&mut self) {
+        self.unanswered.clear();
         let topics: BTreeSet<_> = self.subscribers.iter().map(|it| it.topic).collect();
         for topic in topics {
-            let topic = topic.as_str().to_owned();
-            self.send(&ToBus::Subscribe { handle: self.place.handle, topic, history: 0 });
+            self.ask(topic, 0, None);
+        }
+        let asked = |it: &Subscriber| Some((it.topic, it.asked?, it.number));
+        let asked: Vec<_> = self.subscribers.iter().filter_map(asked).collect();
+        for (topic, history, number) in asked {
+            self.ask(topic, history, Some(number));
+        }
+    }
+
+    fn ask(&mut self, topic: Name, history: u32, number: Option<u64>) {
+        self.unanswered.entry(topic).or_default().push_back(number);
+        let topic = topic.as_str().to_owned();
+        self.send(&ToBus::Subscribe { handle: self.place.handle, topic, history });
+    }
+
+    /// The bus has answered the oldest subscription of this topic that it had not answered. So many of the messages
+    /// that were asked for were not kept.
+    pub fn subscribed(&mut self, topic: Name, dropped: u64) {
+        let Some(waiting) = self.unanswered.get_mut(&topic) else { return };
+        let number = waiting.pop_front().flatten();
+        if waiting.is_empty() {
+            self.unanswered.remove(&topic);
+        }
+        if let Some(number) = number
+            && let Some(subscriber) = self.subscribers.iter_mut().find(|it| it.number == number)
+        {
+            subscriber.asked = None;
+        }
+        if dropped > 0 {
+            self.report(&Reported::HistoryIncomplete { topic, dropped });
         }
     }
 
@@ -339,14 +382,15 @@ impl State {
         self.settle(join, now);
     }
 
-    /// Kept messages go to who has subscribed last: they are older than everything else.
+    /// Kept messages are for who has asked for them.
     fn heard_old(&mut self, envelope: Envelope) {
         let Envelope { from, sequence, stamp, message } = envelope;
         let timevisor_coordination::Message::Publication { topic, payload } = message else {
             return;
         };
-        let newest = self.subscribers.iter().rev().find(|it| it.topic == topic);
-        if let Some(subscriber) = newest {
+        let asked =
+            self.unanswered.get(&topic).and_then(|waiting| waiting.front().copied().flatten());
+        if let Some(subscriber) = self.subscribers.iter().find(|it| Some(it.number) == asked) {
             let (late_ns, unheard) = (0, Vec::new());
             let is_old = true;
             let message = Message { from, sequence, stamp, late_ns, unheard, is_old, payload };
@@ -519,7 +563,8 @@ impl State {
         now: &Now,
     ) {
         let origin = now.reading.map(|reading| reading.origin);
-        for subscriber in self.subscribers.iter_mut().filter(|it| it.topic == topic) {
+        let is_for = |it: &&mut Subscriber| it.topic == topic && it.asked.is_none();
+        for subscriber in self.subscribers.iter_mut().filter(is_for) {
             let message = Message {
                 from,
                 sequence,

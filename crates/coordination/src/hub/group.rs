@@ -167,12 +167,14 @@ impl Group {
         let Place { connection, handle } = member.place;
         if member.topics.len() >= settings.topics && !member.topics.contains(&topic) {
             let text = format!("{} topics of one member, which is the limit", settings.topics);
-            return super::refuse(connection, handle, Refusal::Full, &text, out);
+            super::refuse(connection, handle, Refusal::Full, &text, out);
+            // Each subscription is answered.
+            let topic = topic.as_str().to_owned();
+            return tell(connection, &FromBus::History { handle, topic, sent: 0, dropped: 0 }, out);
         }
-        // Kept messages come with the first subscription only: who asks again has got them.
-        let is_first = member.topics.insert(topic);
+        member.topics.insert(topic);
         let (mut sent, mut dropped) = (0, 0);
-        if let Some(kept) = self.topics.get(&topic).filter(|_| history > 0 && is_first) {
+        if let Some(kept) = self.topics.get(&topic).filter(|_| history > 0) {
             let (messages, before) = kept.last(history);
             dropped = before;
             for message in messages {
