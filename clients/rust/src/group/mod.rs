@@ -30,6 +30,7 @@
 //! | `driver.rs` | its thread |
 //! | `seat.rs` | one member, as that thread looks after it |
 //! | `state.rs` | what the program's threads and that thread share |
+//! | `subscriptions.rs` | what a member gets of a topic's messages |
 //! | `events.rs` | [`Inbox`]: queues that the program reads |
 //! | `waiting.rs` | [`GroupWait`], [`Pending`]: waits for an event loop, proposals that were made |
 //! | `error.rs` | why something did not work |
@@ -43,6 +44,7 @@ mod line;
 mod link;
 mod seat;
 mod state;
+mod subscriptions;
 mod waiting;
 
 use std::sync::Arc;

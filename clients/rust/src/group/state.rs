@@ -6,10 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use timevisor_coordination::member::{Event, Member, TICKS_LAST};
-use timevisor_coordination::order::{self, TimeOrder};
 use timevisor_coordination::propose::Outcome;
 use timevisor_coordination::{
-    Envelope, MemberId, Name, Now, ProposalId, Reading as Page, Stamp, To, leader,
+    Envelope, MemberId, Name, Now, ProposalId, Reading as Page, To, leader,
 };
 use timevisor_linux::event_fd::EventFd;
 use timevisor_protocols::bus::{Gone, Info, Sides, ToBus, Who};
@@ -17,8 +16,9 @@ use timevisor_protocols::nts::shared::Secret;
 use timevisor_time::{Duration as Span, Interval, TimescaleId};
 
 use super::error::GroupError;
-use super::events::{Inbox, Message, Order, Proposed, Reported, Sender};
+use super::events::{Inbox, Proposed, Reported, Sender};
 use super::line::Place;
+use super::subscriptions::Subscriber;
 use super::{Accept, span};
 use crate::timeline::Timeline;
 use crate::unpoisoned;
@@ -59,21 +59,11 @@ pub struct Shared {
     process: u32,
 }
 
-struct Subscriber {
-    number: u64,
-    topic: Name,
-    /// So many kept messages were asked for, and the bus has not answered yet. Until then what comes is for others:
-    /// it will be among the kept ones, or was sent before this one subscribed.
-    asked: Option<u32>,
-    order: Option<TimeOrder<Message>>,
-    inbox: Sender<Message>,
-}
-
 /// Everything that changes.
 pub struct State {
     pub member: Member,
     /// How this member reaches the bus.
-    place: Place,
+    pub(super) place: Place,
     /// The bus has let this member join.
     pub has_joined: bool,
     pub members: BTreeMap<String, Info>,
@@ -86,17 +76,17 @@ pub struct State {
     pub ends: bool,
     /// The group's thread looks after it no more.
     pub is_over: bool,
-    subscribers: Vec<Subscriber>,
+    pub(super) subscribers: Vec<Subscriber>,
     /// How many have subscribed.
-    subscribed: u64,
+    pub(super) subscribed: u64,
     /// Whose subscriptions the bus has not answered, by topic, in order; `None`: nobody's alone.
-    unanswered: BTreeMap<Name, VecDeque<Option<u64>>>,
+    pub(super) unanswered: BTreeMap<Name, VecDeque<Option<u64>>>,
     watchers: Vec<Sender<Reported>>,
     proposals: Vec<Sender<Proposed>>,
     /// Until when others want ticks, and when the next one is due.
     ticks: Option<(Span, Span)>,
-    asked_for_ticks: Option<Span>,
-    origin: Option<u64>,
+    pub(super) asked_for_ticks: Option<Span>,
+    pub(super) origin: Option<u64>,
 }
 
 impl Shared {
@@ -273,69 +263,6 @@ impl State {
         self.watchers.retain(|watcher| watcher.push(reported.clone()));
     }
 
-    pub fn subscribe(&mut self, topic: Name, order: Order, history: u32) -> Inbox<Message> {
-        let (inbox, sender) = Inbox::new();
-        let order = match order {
-            Order::Arrival => None,
-            Order::Time { hold } => {
-                let settings = order::Settings { hold: span(hold), ..order::Settings::default() };
-                let members = self.members.values().filter_map(|info| id_of(&info.who));
-                Some(TimeOrder::new(settings, members))
-            }
-        };
-        let is_timed = order.is_some();
-        self.subscribed += 1;
-        let (number, asked) = (self.subscribed, Some(history));
-        self.subscribers.push(Subscriber { number, topic, asked, order, inbox: sender });
-        // Who has not joined again yet asks then.
-        if self.has_joined {
-            self.ask(topic, history, Some(number));
-        }
-        if is_timed {
-            self.asked_for_ticks = None;
-        }
-        inbox
-    }
-
-    /// After the connection was lost: subscribes again. What was sent meanwhile is reported as lost by
-    /// its sequence numbers.
-    pub fn subscribe_again(&mut self) {
-        self.unanswered.clear();
-        let topics: BTreeSet<_> = self.subscribers.iter().map(|it| it.topic).collect();
-        for topic in topics {
-            self.ask(topic, 0, None);
-        }
-        let asked = |it: &Subscriber| Some((it.topic, it.asked?, it.number));
-        let asked: Vec<_> = self.subscribers.iter().filter_map(asked).collect();
-        for (topic, history, number) in asked {
-            self.ask(topic, history, Some(number));
-        }
-    }
-
-    fn ask(&mut self, topic: Name, history: u32, number: Option<u64>) {
-        self.unanswered.entry(topic).or_default().push_back(number);
-        let topic = topic.as_str().to_owned();
-        self.send(&ToBus::Subscribe { handle: self.place.handle, topic, history });
-    }
-
-    /// The bus has answered the oldest subscription of this topic that it had not answered. So many of the messages
-    /// that were asked for were not kept.
-    pub fn subscribed(&mut self, topic: Name, dropped: u64) {
-        let Some(waiting) = self.unanswered.get_mut(&topic) else { return };
-        let number = waiting.pop_front().flatten();
-        if waiting.is_empty() {
-            self.unanswered.remove(&topic);
-        }
-        if let Some(number) = number
-            && let Some(subscriber) = self.subscribers.iter_mut().find(|it| it.number == number)
-        {
-            subscriber.asked = None;
-        }
-        if dropped > 0 {
-            self.report(&Reported::HistoryIncomplete { topic, dropped });
-        }
-    }
-
     pub fn participants(&self, names: Option<&[&str]>) -> Result<Vec<MemberId>, GroupError> {
         let Some(names) = names else {
             return Ok(self.members.values().filter_map(|info| id_of(&info.who)).collect());
@@ -382,22 +309,6 @@ impl State {
         self.settle(join, now);
     }
 
-    /// Kept messages are for who has asked for them.
-    fn heard_old(&mut self, envelope: Envelope) {
-        let Envelope { from, sequence, stamp, message } = envelope;
-        let timevisor_coordination::Message::Publication { topic, payload } = message else {
-            return;
-        };
-        let asked =
-            self.unanswered.get(&topic).and_then(|waiting| waiting.front().copied().flatten());
-        if let Some(subscriber) = self.subscribers.iter().find(|it| Some(it.number) == asked) {
-            let (late_ns, unheard) = (0, Vec::new());
-            let is_old = true;
-            let message = Message { from, sequence, stamp, late_ns, unheard, is_old, payload };
-            subscriber.inbox.push(message);
-        }
-    }
-
     /// Does what is due.
     pub fn on_timer(&mut self, join: &Join, now: &Now) {
         self.member.on_timer(now);
@@ -424,19 +335,6 @@ impl State {
     fn give_up_abandoned(&mut self) {
         let Self { abandoned, released, member, .. } = self;
         abandoned.retain(|barrier| released.remove(barrier).is_none() && !member.give_up(*barrier));
-    }
-
-    /// Ends subscriptions that nobody reads any more.
-    fn drop_unread(&mut self) {
-        let (read, unread): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.subscribers).into_iter().partition(|it| it.inbox.is_read());
-        self.subscribers = read;
-        for Subscriber { topic, .. } in unread {
-            if self.has_joined && self.subscribers.iter().all(|it| it.topic != topic) {
-                let topic = topic.as_str().to_owned();
-                self.send(&ToBus::Unsubscribe { handle: self.place.handle, topic });
-            }
-        }
     }
 
     /// When [`Self::on_timer`] has something to do, from now.
@@ -474,25 +372,6 @@ impl State {
             }
         }
         self.deliver(join.own, now);
-    }
-
-    /// Gives messages in the order of time.
-    fn deliver(&mut self, own: MemberId, now: &Now) {
-        let changed = now.reading.is_some_and(|reading| {
-            self.origin.replace(reading.origin).is_some_and(|before| before != reading.origin)
-        });
-        for Subscriber { order, inbox, .. } in &mut self.subscribers {
-            let Some(order) = order else { continue };
-            let mut ready = if changed { order.restarted() } else { Vec::new() };
-            if let Some(reading) = now.reading {
-                order.passed(own, reading.earliest());
-            }
-            ready.extend(order.deliver(now.elapsed));
-            for delivery in ready {
-                let (late_ns, unheard) = (delivery.late.ceil_nanos(), delivery.unheard);
-                inbox.push(Message { late_ns, unheard, ..delivery.message });
-            }
-        }
     }
 
     fn told(&mut self, event: Event, now: &Now) {
@@ -553,36 +432,6 @@ impl State {
     fn propose(&mut self, proposed: &Proposed) {
         self.proposals.retain(|inbox| inbox.push(proposed.clone()));
     }
-
-    fn received(
-        &mut self,
-        topic: Name,
-        (from, sequence): (MemberId, u64),
-        stamp: Option<Stamp>,
-        payload: &[u8],
-        now: &Now,
-    ) {
-        let origin = now.reading.map(|reading| reading.origin);
-        let is_for = |it: &&mut Subscriber| it.topic == topic && it.asked.is_none();
-        for subscriber in self.subscribers.iter_mut().filter(is_for) {
-            let message = Message {
-                from,
-                sequence,
-                stamp,
-                late_ns: 0,
-                unheard: Vec::new(),
-                is_old: false,
-                payload: payload.to_vec(),
-            };
-            match (&mut subscriber.order, stamp) {
-                (Some(order), Some(stamp)) if Some(stamp.origin) == origin => {
-                    order.arrived(from, sequence, stamp.interval, message, now.elapsed);
-                }
-                // What has no place in the order is given at once.
-                _ => drop(subscriber.inbox.push(message)),
-            }
-        }
-    }
 }
 
 /// The newest of what became of proposals.
@@ -614,7 +463,7 @@ impl<T> Remembered<T> {
     }
 }
 
-fn id_of(who: &Who) -> Option<MemberId> {
+pub(super) fn id_of(who: &Who) -> Option<MemberId> {
     Some(MemberId { name: who.name.parse().ok()?, incarnation: who.incarnation })
 }
 
