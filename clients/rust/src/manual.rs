@@ -1,4 +1,4 @@
-//! [`Clock`]: a clock that a test drives by hand, with the same handle type as a real one.
+//! [`Clock`]: a clock that a test drives by hand, with the same handle type as a real one. [`Bus`]: a bus for groups.
 //!
 //! It fills a page in this process's memory, so everything except finding the page is production
 //! code. Waits on it wake as soon as it is moved, and nothing sleeps. It does not talk to a
@@ -20,6 +20,8 @@ use crate::source::{CounterRef, OwnPage, PageRef};
 use crate::timeline::{Place, Timeline};
 use crate::unpoisoned;
 use crate::waiters::Waiters;
+
+pub use crate::group::manual_bus::Bus;
 
 /// Where the counter starts; not at 0, so that there is a past.
 const START_TICKS: u64 = 1 << 40;

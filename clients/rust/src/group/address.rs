@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use timevisor_protocols::bus::SOCKET;
 
 use super::error::JoinError;
+use super::manual_bus::Bus;
 
 /// What addresses of buses elsewhere begin with.
 const TLS: &str = "tls://";
@@ -22,6 +23,8 @@ pub enum BusAddress {
         /// A PEM file with the authority that signed its certificate; its own, if nobody did.
         authority: PathBuf,
     },
+    /// In this process, for tests.
+    Manual(Bus),
 }
 
 impl BusAddress {
@@ -66,7 +69,14 @@ impl fmt::Display for BusAddress {
         match self {
             Self::Socket(path) => write!(f, "{}", path.display()),
             Self::Tls { at, .. } => write!(f, "{TLS}{at}"),
+            Self::Manual(_) => write!(f, "a bus in this process"),
         }
+    }
+}
+
+impl From<Bus> for BusAddress {
+    fn from(bus: Bus) -> Self {
+        Self::Manual(bus)
     }
 }
 

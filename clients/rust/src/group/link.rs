@@ -35,6 +35,7 @@ impl Link {
         match address {
             BusAddress::Socket(path) => peer::connect(path).map(Self::Unix),
             BusAddress::Tls { at, authority } => tls(at, authority),
+            BusAddress::Manual(bus) => bus.connect().map(Self::Unix),
         }
     }
 

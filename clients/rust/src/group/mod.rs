@@ -31,6 +31,7 @@
 //! | `seat.rs` | one member, as that thread looks after it |
 //! | `state.rs` | what the program's threads and that thread share |
 //! | `subscriptions.rs` | what a member gets of a topic's messages |
+//! | `manual_bus.rs` | [`crate::manual::Bus`]: a bus in memory for tests, with faults |
 //! | `events.rs` | [`Inbox`]: queues that the program reads |
 //! | `waiting.rs` | [`GroupWait`], [`Pending`]: waits for an event loop, proposals that were made |
 //! | `error.rs` | why something did not work |
@@ -42,6 +43,7 @@ mod error;
 mod events;
 mod line;
 mod link;
+pub(crate) mod manual_bus;
 mod seat;
 mod state;
 mod subscriptions;
