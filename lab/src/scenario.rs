@@ -90,6 +90,8 @@ pub enum Need {
     ArmToolchain,
     /// The Python package's wheel.
     Wheel,
+    /// rclpy, in an environment of its own.
+    Rclpy,
 }
 
 impl Need {
@@ -104,6 +106,7 @@ impl Need {
             Self::FlatPrograms => "flat-programs",
             Self::ArmToolchain => "arm-toolchain",
             Self::Wheel => "wheel",
+            Self::Rclpy => "rclpy",
         }
     }
 
@@ -120,7 +123,7 @@ impl Need {
             Self::ArmToolchain => {
                 vec!["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
             }
-            Self::Wheel => vec!["python3", "python3-venv"],
+            Self::Wheel | Self::Rclpy => vec!["python3", "python3-venv"],
         }
     }
 }

@@ -6,7 +6,22 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::command;
+use crate::{command, programs, scratch};
+
+/// What rclpy needs.
+const RCLPY: &str = "lab/src/tests/groups/ros-requirements.txt";
+
+/// The interpreter of an environment with rclpy, which is made before tests run: they reach no package index.
+///
+/// # Errors
+/// As [`ready`].
+pub fn rclpy() -> anyhow::Result<PathBuf> {
+    let venv = programs::target_dir()?.join("lab/ros-venv");
+    if scratch::in_test() {
+        return Ok(venv.join("bin/python"));
+    }
+    ready(&venv, &programs::workspace()?.join(RCLPY))
+}
 
 /// Makes the environment `venv` unless it is there as the file `requirements` says, and returns its interpreter.
 /// Needs Debian's package python3-venv.

@@ -12,6 +12,7 @@ use crate::progress;
 use crate::python;
 use crate::qemu::Qemu;
 use crate::scenario::{Need, Test};
+use crate::venv;
 
 /// Fetches and builds what `tests` need.
 ///
@@ -44,6 +45,9 @@ pub fn prepare(tests: &[Test], lab_dir: &Path) -> anyhow::Result<()> {
             freertos::build(lab_dir, "periodic")?;
             freertos::build(lab_dir, "segments")
         })?;
+    }
+    if needs(Need::Rclpy) {
+        progress::step("rclpy, in an environment of its own", venv::rclpy)?;
     }
     if needs(Need::Wheel) {
         progress::step("building the Python wheel", python::wheel)?;

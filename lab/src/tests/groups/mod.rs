@@ -4,7 +4,7 @@ pub(crate) mod guests;
 pub(crate) mod how_to;
 pub(crate) mod ros;
 
-use crate::scenario::Need::{Apt, Fetched, Root, Wheel};
+use crate::scenario::Need::{Apt, Fetched, Rclpy, Root, Wheel};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -39,7 +39,7 @@ const TESTS: &[Test] = &[
         name: "group-ros",
         about: "timevisor-ros beside real rclpy: intervals, diagnostics, trajectories to a group and back",
         tier: Tier::All,
-        needs: &[Root, Apt("python3-venv")],
+        needs: &[Root, Rclpy],
         seconds: 60,
         run: ros::ros,
     },

@@ -17,16 +17,13 @@ use crate::scenario::Context;
 use crate::venv;
 
 const NODE: &str = include_str!("ros_node.py");
-const REQUIREMENTS: &str = "lab/src/tests/groups/ros-requirements.txt";
 const REFERENCE: &str = "[clock]\ntai_offset = 37\n[guests]\ndiscover = false\n[[reference]]\ntype = \"system\"\nassumed_max_error = \"1ms\"\n";
 const TAI_OFFSET_NS: i64 = 37_000_000_000;
 /// So many trajectories go to the group and come back.
 const TRAJECTORIES: usize = 80;
 
 pub(crate) fn ros(ctx: &Context) -> anyhow::Result<String> {
-    let root = programs::workspace()?;
-    let python =
-        venv::ready(&programs::target_dir()?.join("lab/ros-venv"), &root.join(REQUIREMENTS))?;
+    let python = venv::rclpy()?;
     let network = Namespace::create()?;
     // DDS finds its peers by multicast.
     network.run("ip", &["link", "set", "lo", "multicast", "on"])?;
