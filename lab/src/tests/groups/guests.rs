@@ -146,8 +146,10 @@ fn boot(ctx: &Context, host: &Host, lan: &Lan, authority: &Path) -> anyhow::Resu
     for ((number, name), files) in (0..).zip(NAMES).zip(files) {
         let arguments = lan.arguments(number, false)?;
         let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, name)
-            .programs(&files)
-            .image(|image| Ok(image.module("virtio_net")))
+            .image(move |image| {
+                let image = image.module("virtio_net");
+                Ok(files.iter().fold(image, |image, file| image.program(file)))
+            })
             .builder(move |builder| builder.args(arguments.clone()));
         all.push(launch.start()?);
     }
