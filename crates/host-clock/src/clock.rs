@@ -90,6 +90,9 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             }
             None => PageWriter::take_over(page, identity, host.tai_offset()),
         };
+        // The page's lines are in force until the first publication. From then on a slew that they were in has ended, once
+        // and not at each publication anew: its growth and its slope would be taken along.
+        let earlier_lines = earlier_lines.map(|lines| went_on(&policy, now, &lines, rate));
         let started = host.monotonic();
         let knowledge = Knowledge {
             at: now,
@@ -128,7 +131,10 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
             Event::Forget { reference } => self.continuity.estimate.forget(reference),
             Event::Witnesses(witnesses) => self.continuity.estimate.set_witnesses(&witnesses),
             Event::References { slots, stale_after } => {
-                self.earlier_lines = self.holding().or(self.earlier_lines);
+                let now = host.counter().read_ordered();
+                let holding = self.holding();
+                let holding = holding.map(|it| went_on(&self.policy(), now, &it, self.rate));
+                self.earlier_lines = holding.or(self.earlier_lines);
                 self.settings.stale_after = stale_after;
                 self.continuity.estimate.rearrange(&slots, stale_after);
             }
@@ -210,8 +216,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
         let waited = host.monotonic() - self.started > self.settings.stale_after;
         match &self.earlier_lines {
             Some(lines) => {
-                let rate = self.rate.map(|limits| (limits.shortest, limits.longest));
-                let lines = self.policy().free_running(now, lines, rate);
+                let lines = went_on(&self.policy(), now, lines, self.rate);
                 (Some(lines), ClockStatus::FreeRunning)
             }
             None if waited => (None, ClockStatus::Unknown),
@@ -397,4 +402,10 @@ fn note_of(reference: usize, observation: Observation) -> Option<Note> {
         Observation::Discarded(reason) => Some(Note::Discarded { reference, reason }),
         Observation::Contradiction(gap) => Some(Note::Contradiction { reference, gap }),
     }
+}
+
+/// Earlier lines as they go on from `now`, without anything new.
+fn went_on(policy: &Policy, now: u64, lines: &Lines<Tai>, rate: Option<RateLimits>) -> Lines<Tai> {
+    let rate = rate.map(|limits| (limits.shortest, limits.longest));
+    policy.free_running(now, lines, rate)
 }

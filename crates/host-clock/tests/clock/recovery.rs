@@ -48,6 +48,38 @@ fn a_new_daemon_nests_in_the_old_ones_lines_and_readers_see_no_disruption() {
 }
 
 #[test]
+fn a_slew_ends_with_the_daemon_that_began_it() {
+    let (mut machine, estimate) = (Machine::default(), Scripted::new());
+    machine.at(100 * HZ);
+    let mut clock = machine.boot(&estimate);
+    // 8 ms ahead, within bounds that allow it; then the truth is known better.
+    estimate.say(Quality::Synchronized, 8_000_000, 9_000_000);
+    machine.publish(&mut clock);
+    machine.at(101 * HZ);
+    estimate.say(Quality::Synchronized, 0, 50_000);
+    machine.publish(&mut clock);
+    let slewing = machine.lines();
+    let lost = |from: u64, to: u64, lines: [timevisor_clock_page::Lines<_>; 2]| {
+        let passed = lines[1].at(to).estimate - lines[0].at(from).estimate;
+        Duration::from_secs(i64::try_from((to - from) / HZ).unwrap()) - passed
+    };
+    assert!(lost(101 * HZ, 102 * HZ, [slewing, slewing]) > Duration::from_micros(300), "it slews");
+    machine.at(103 * HZ);
+    let mut clock = machine.boot(&Scripted::new());
+    machine.publish(&mut clock);
+    let first = machine.lines();
+    for second in (104..=1103).step_by(3) {
+        machine.at(second * HZ);
+        machine.publish(&mut clock);
+    }
+    let last = machine.lines();
+    let growth = last.half_width() - first.half_width();
+    assert!(growth < Duration::from_millis(32), "{growth} in 1000 s");
+    let lost = lost(103 * HZ, 1103 * HZ, [first, last]);
+    assert!(lost < Duration::from_millis(16), "the estimate lost {lost} in 1000 s");
+}
+
+#[test]
 fn a_torn_page_is_continued_from_the_journal() {
     let intact = crashed(Quality::Synchronized);
     let journaled = intact.journal.unwrap();
@@ -56,7 +88,8 @@ fn a_torn_page_is_continued_from_the_journal() {
     machine.at(101 * HZ);
     let clock = machine.boot(&Scripted::new());
     let resumed = clock.earlier_lines().unwrap();
-    assert_eq!(resumed.estimate.time, journaled.lines.estimate.time + RESUME_AHEAD);
+    let there = journaled.lines.at(101 * HZ).estimate + RESUME_AHEAD;
+    assert_eq!(resumed.at(101 * HZ).estimate, there);
     assert!(machine.read().has_estimate());
     let old = intact.lines().at(101 * HZ);
     assert!(machine.lines().at(101 * HZ).estimate >= old.estimate, "never back");
