@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tracing::{debug, warn};
 
 use crate::carrier::Carrier;
-use crate::outbox::{Memory, Outbox};
+use crate::outbox::{Memory, Outbox, counted};
 
 /// Serves a connection until it ends.
 pub async fn serve<S>(stream: S, trust: Trust, carrier: Carrier)
@@ -55,6 +55,7 @@ async fn read<R: AsyncRead + Unpin>(
             // Others have their turn after each frame: one may be a message to thousands.
             tokio::task::yield_now().await;
         }
+        held.hold(frames.len())?;
     }
 }
 
@@ -68,6 +69,7 @@ impl Held {
     fn hold(&mut self, bytes: usize) -> Result<()> {
         self.memory.give(self.bytes);
         self.bytes = 0;
+        let bytes = counted(bytes);
         if !self.memory.take(bytes) {
             bail!("its user's connections take too much memory");
         }

@@ -12,6 +12,9 @@ use tokio::sync::Notify;
 /// The most bytes that wait for one connection.
 const MOST: usize = 32 << 20;
 
+/// So much each connection has in any case: slow readers among a user's programs, or on the network, silence nobody else.
+const SHARE: usize = 512 << 10;
+
 /// What a frame costs beside its content.
 const EACH: usize = 64;
 
@@ -57,10 +60,28 @@ pub struct Outbox {
     news: Rc<Notify>,
 }
 
+impl State {
+    /// Takes memory for so many bytes in all, of which the connection's own share is not counted.
+    fn hold(&mut self, bytes: usize) -> bool {
+        let (before, after) = (counted(self.bytes), counted(bytes));
+        if after > before && !self.memory.take(after - before) {
+            return false;
+        }
+        self.memory.give(before.saturating_sub(after));
+        self.bytes = bytes;
+        true
+    }
+}
+
 impl Drop for State {
     fn drop(&mut self) {
-        self.memory.give(self.bytes);
+        self.hold(0);
     }
+}
+
+/// What is beyond a connection's own share.
+pub fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(SHARE)
 }
 
 impl Outbox {
@@ -79,12 +100,12 @@ impl Outbox {
     pub fn push(&self, content: &[u8]) {
         let mut state = self.state.borrow_mut();
         let bytes = content.len() + EACH;
-        if state.bytes + bytes > MOST || !self.memory.take(bytes) {
+        let sum = state.bytes + bytes;
+        if sum > MOST || !state.hold(sum) {
             state.dropped += 1;
             self.news.notify_one();
             return;
         }
-        state.bytes += bytes;
         state.frames.push_back(frame(content));
         self.news.notify_one();
     }
@@ -108,8 +129,8 @@ impl Outbox {
                     {
                         bytes.extend_from_slice(next);
                         let gone = next.len() - 4 + EACH;
-                        state.bytes -= gone;
-                        self.memory.give(gone);
+                        let left = state.bytes - gone;
+                        state.hold(left);
                         state.frames.pop_front();
                     }
                     return Some(bytes);
@@ -140,15 +161,19 @@ mod tests {
             (0..31).for_each(|_| outbox.push(&piece));
         }
         let dropped = |outbox: &Outbox| outbox.state.borrow().dropped;
-        assert_eq!(outboxes.iter().map(dropped).collect::<Vec<_>>(), [0, 0, 0, 0, 28, 31]);
+        assert_eq!(outboxes.iter().map(dropped).collect::<Vec<_>>(), [0, 0, 0, 0, 25, 31]);
         assert!(!memory.take(1 << 20) && others.take(1 << 20));
         let other = Outbox::new(others);
         other.push(&piece);
         assert_eq!(dropped(&other), 0);
+        // Each has a share of its own, whatever the others do.
+        outboxes[5].push(&[0; 1000]);
+        assert_eq!(dropped(&outboxes[5]), 31);
         // What was written or has ended makes room, and who lost something is told so.
         assert!(outboxes[0].next().await.is_some());
         outboxes[5].push(&piece);
         assert_eq!(dropped(&outboxes[5]), 31);
+        assert_eq!(outboxes[5].next().await.unwrap().len(), 1004);
         assert_eq!(outboxes[5].next().await.unwrap().len(), piece.len() + 4);
         let told = outboxes[5].next().await.unwrap();
         assert_eq!(FromBus::decode(&told[4..]).unwrap(), FromBus::Overrun { count: 31 });

@@ -93,7 +93,14 @@ impl Connection {
 
     /// Whether [`Self::read`] would find more although the descriptor may not be readable.
     pub fn has_more(&mut self) -> bool {
-        !self.is_over && (self.has_more || self.link.has_read_ahead())
+        if self.is_over {
+            return false;
+        }
+        self.has_more
+            || self.link.has_read_ahead().unwrap_or_else(|_| {
+                self.is_over = true;
+                false
+            })
     }
 
     /// What has come, at most about 4 MiB.

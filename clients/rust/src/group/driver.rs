@@ -86,6 +86,10 @@ impl Driver {
     /// Gives a frame to the members that it is for.
     fn dispatch(&mut self, frame: &FromBus) -> Result<(), MissedFrames> {
         let everybody;
+        if matches!(frame, FromBus::Joined { .. }) {
+            // Who is let in is not refused the next moment; a bus that only accepts connections is asked more and more seldom.
+            self.retry = FIRST_RETRY;
+        }
         let handles = match frame {
             FromBus::Deliver { handles, .. } | FromBus::Members { handles, .. } => {
                 handles.as_slice()
@@ -111,16 +115,9 @@ impl Driver {
     /// False when nobody is left.
     fn look_after_members(&mut self) -> bool {
         let now = Instant::now();
-        let has_written = match &mut *self.line.connection() {
-            Some(connection) => {
-                connection.flush();
-                !connection.wants_to_write()
-            }
-            None => true,
-        };
         let before = self.seats.len();
         self.seats.retain(|_, seat| {
-            let stays = !seat.is_due(now) || seat.turn(has_written);
+            let stays = !seat.is_due(now) || seat.turn();
             if !stays {
                 seat.ends();
             }
@@ -153,7 +150,6 @@ impl Driver {
         let Some(connection) = opened else { return self.try_again() };
         *self.line.connection() = Some(connection);
         self.socket = socket(&self.line);
-        self.retry = FIRST_RETRY;
         self.seats.values_mut().for_each(Seat::join);
     }
 

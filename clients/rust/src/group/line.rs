@@ -121,6 +121,17 @@ impl Line {
         let _ = self.flag.set();
     }
 
+    /// Writes what is taken now; false when something is left.
+    pub fn has_written(&self) -> bool {
+        match &mut *self.connection() {
+            Some(connection) => {
+                connection.flush();
+                !connection.wants_to_write()
+            }
+            None => true,
+        }
+    }
+
     pub fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
         unpoisoned(self.connection.lock())
     }

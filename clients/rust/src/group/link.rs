@@ -48,14 +48,16 @@ impl Link {
     }
 
     /// Whether there is something to be read that the socket does not tell of: writing may take records in, too.
-    pub fn has_read_ahead(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// When what was read is not TLS.
+    pub fn has_read_ahead(&mut self) -> io::Result<bool> {
         match self {
-            Self::Unix(_) => false,
-            // An error is told by the next read.
-            Self::Tls(stream) => stream
-                .conn
-                .process_new_packets()
-                .map_or(true, |it| it.plaintext_bytes_to_read() > 0),
+            Self::Unix(_) => Ok(false),
+            Self::Tls(stream) => {
+                let found = stream.conn.process_new_packets().map_err(io::Error::other)?;
+                Ok(found.plaintext_bytes_to_read() > 0)
+            }
         }
     }
 }

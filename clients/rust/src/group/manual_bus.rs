@@ -144,6 +144,10 @@ struct Program {
     out: VecDeque<u8>,
     /// Its members by handle.
     names: BTreeMap<u32, String>,
+    /// When the last frame for it is due: frames keep their order.
+    last_due: Instant,
+    /// It ends after what is on its way.
+    closes: bool,
     is_over: bool,
 }
 
@@ -221,7 +225,8 @@ impl Carrier {
             Command::Connect(stream) => {
                 self.count += 1;
                 let (frames, out, names) = (Frames::default(), VecDeque::new(), BTreeMap::new());
-                let program = Program { stream, frames, out, names, is_over: false };
+                let (last_due, closes, is_over) = (Instant::now(), false, false);
+                let program = Program { stream, frames, out, names, last_due, closes, is_over };
                 self.programs.insert(self.count, program);
                 self.hub.connected(self.count, Trust::Local(0));
             }
@@ -314,8 +319,7 @@ impl Carrier {
                 Out::Frame(to, content) => self.carry(to, &content),
                 Out::Close(to) => {
                     if let Some(program) = self.programs.get_mut(&to) {
-                        program.flush();
-                        program.is_over = true;
+                        program.closes = true;
                     }
                 }
                 Out::Peers(..) => {}
@@ -330,16 +334,23 @@ impl Carrier {
                     .into_iter()
                     .filter(|it| self.reaches(to, *it) && !self.loses())
                     .collect();
-                let frame = FromBus::Deliver { handles, is_old, message };
-                self.count += 1;
-                self.late.insert((Instant::now() + self.delay, self.count), (to, frame));
+                self.send(to, self.delay, FromBus::Deliver { handles, is_old, message });
             }
             Ok(FromBus::Members { handles, present, gone }) => {
                 let handles = handles.into_iter().filter(|it| self.reaches(to, *it)).collect();
-                self.write(to, &FromBus::Members { handles, present, gone }.encode());
+                self.send(to, Duration::ZERO, FromBus::Members { handles, present, gone });
             }
-            Ok(_) | Err(_) => self.write(to, content),
+            Ok(frame) => self.send(to, Duration::ZERO, frame),
+            Err(_) => {}
         }
+    }
+
+    /// Puts a frame on its way, behind those that are on theirs.
+    fn send(&mut self, to: Connection, delay: Duration, frame: FromBus) {
+        let Some(program) = self.programs.get_mut(&to) else { return };
+        program.last_due = program.last_due.max(Instant::now() + delay);
+        self.count += 1;
+        self.late.insert((program.last_due, self.count), (to, frame));
     }
 
     fn reaches(&self, to: Connection, handle: u32) -> bool {
@@ -368,6 +379,11 @@ impl Carrier {
 
     /// Ends what has ended.
     fn forget(&mut self) {
+        let on_the_way: BTreeSet<_> = self.late.values().map(|(to, _)| *to).collect();
+        for (number, program) in &mut self.programs {
+            let is_done = program.out.is_empty() && !on_the_way.contains(number);
+            program.is_over |= program.closes && is_done;
+        }
         let over: Vec<_> =
             self.programs.iter().filter(|(_, it)| it.is_over).map(|(number, _)| *number).collect();
         for number in over {

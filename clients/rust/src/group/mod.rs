@@ -240,12 +240,18 @@ impl Group {
     /// All members as far as is known, this one included, in the order of their names.
     #[must_use]
     pub fn members(&self) -> Vec<Info> {
+        if self.shared.is_forked() {
+            return Vec::new();
+        }
         self.shared.lock().members.values().cloned().collect()
     }
 
     /// What happens to the group and its messages, from now on.
     #[must_use]
     pub fn watch(&self) -> Inbox<Reported> {
+        if self.shared.is_forked() {
+            return Inbox::new().0;
+        }
         self.shared.lock().watch()
     }
 
@@ -300,13 +306,18 @@ impl Group {
 
     /// Which proposals of others are accepted from now on.
     pub fn accept(&self, accept: Accept) {
-        self.shared.lock().accept = accept;
+        if !self.shared.is_forked() {
+            self.shared.lock().accept = accept;
+        }
     }
 
     /// Proposals of others, to be answered, where [`Accept::Ask`] was said; and from now on what is to
     /// be done because of proposals, and what came of them.
     #[must_use]
     pub fn proposals(&self) -> Inbox<Proposed> {
+        if self.shared.is_forked() {
+            return Inbox::new().0;
+        }
         self.shared.lock().proposals()
     }
 
@@ -394,6 +405,9 @@ impl Group {
     #[must_use]
     pub fn leads(&self, office: &str) -> bool {
         let Ok(office) = office.parse() else { return false };
+        if self.shared.is_forked() {
+            return false;
+        }
         let state = self.shared.lock();
         state.member.leads(office, &self.shared.now())
     }

@@ -70,10 +70,18 @@ impl Seat {
         self.shared.place.handle
     }
 
-    /// Asks to join.
+    /// Asks to join, unless the member leaves: nothing follows its Leave.
     pub fn join(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        self.ask_to_join(&mut state);
+    }
+
+    fn ask_to_join(&mut self, state: &mut State) {
         self.rejoin_at = None;
-        self.shared.place.line.send(&join_frame(self.handle(), &self.shared.join));
+        if !state.ends {
+            state.send(&join_frame(self.handle(), &self.shared.join));
+        }
     }
 
     /// Whether there may be something to do.
@@ -82,20 +90,21 @@ impl Seat {
         self.shared.take_woken() || has_moved || self.due_at <= now || self.end.is_some()
     }
 
-    /// Does what is due. `has_written`: nothing waits for the socket. False when the member has gone.
-    pub fn turn(&mut self, has_written: bool) -> bool {
+    /// Does what is due. False when the member has gone.
+    pub fn turn(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         let now = shared.now();
-        if self.rejoin_at.is_some_and(|at| now.elapsed >= at) && !state.ends {
-            self.join();
+        if self.rejoin_at.is_some_and(|at| now.elapsed >= at) {
+            self.ask_to_join(&mut state);
         }
         self.say_alive(&mut state);
         state.on_timer(&shared.join, &now);
         if state.ends {
             // A bus that takes nothing does not keep the program from ending.
             let end = *self.end.get_or_insert(Instant::now() + PATIENCE);
-            if has_written || Instant::now() >= end {
+            // Asked while nobody can send: what was published before it left goes first.
+            if shared.place.line.has_written() || Instant::now() >= end {
                 return false;
             }
         }
@@ -149,6 +158,7 @@ impl Seat {
         self.due_at = Instant::now();
         match frame {
             FromBus::Welcome { .. } => {}
+            FromBus::Challenge { .. } if state.ends => {}
             FromBus::Challenge { nonce, .. } => {
                 let about = hub::about(join.group, join.own.name);
                 let proof = match &join.key {
@@ -164,7 +174,7 @@ impl Seat {
                     // Meanwhile another process may have been this voter.
                     state.member.rejoined();
                 }
-                (self.retry, self.met) = (FIRST_RETRY, None);
+                (self.retry, self.met, self.rejoin_at) = (FIRST_RETRY, None, None);
                 self.alive_at = Span::ZERO;
                 let stale: Vec<Who> = state.members.values().map(|it| it.who.clone()).collect();
                 for who in stale {

@@ -16,6 +16,8 @@ pub(super) struct Subscriber {
     /// So many kept messages were asked for, and the bus has not answered yet. Until then what comes is for others:
     /// it will be among the kept ones, or was sent before this one subscribed.
     asked: Option<u32>,
+    /// Kept messages that have come; they are given when all have: a connection that breaks meanwhile brings all again.
+    old: Vec<Message>,
     pub(super) order: Option<TimeOrder<Message>>,
     inbox: Sender<Message>,
 }
@@ -34,7 +36,14 @@ impl State {
         let is_timed = order.is_some();
         self.subscribed += 1;
         let (number, asked) = (self.subscribed, Some(history));
-        self.subscribers.push(Subscriber { number, topic, asked, order, inbox: sender });
+        self.subscribers.push(Subscriber {
+            number,
+            topic,
+            asked,
+            old: Vec::new(),
+            order,
+            inbox: sender,
+        });
         // Who has not joined again yet asks then.
         if self.has_joined {
             self.ask(topic, history, Some(number));
@@ -53,6 +62,7 @@ impl State {
         for topic in topics {
             self.ask(topic, 0, None);
         }
+        self.subscribers.iter_mut().for_each(|it| it.old.clear());
         let asked = |it: &Subscriber| Some((it.topic, it.asked?, it.number));
         let asked: Vec<_> = self.subscribers.iter().filter_map(asked).collect();
         for (topic, history, number) in asked {
@@ -78,6 +88,7 @@ impl State {
             && let Some(subscriber) = self.subscribers.iter_mut().find(|it| it.number == number)
         {
             subscriber.asked = None;
+            subscriber.old.drain(..).for_each(|message| drop(subscriber.inbox.push(message)));
         }
         if dropped > 0 {
             self.report(&Reported::HistoryIncomplete { topic, dropped });
@@ -92,11 +103,11 @@ impl State {
         };
         let asked =
             self.unanswered.get(&topic).and_then(|waiting| waiting.front().copied().flatten());
-        if let Some(subscriber) = self.subscribers.iter().find(|it| Some(it.number) == asked) {
+        if let Some(subscriber) = self.subscribers.iter_mut().find(|it| Some(it.number) == asked) {
             let (late_ns, unheard) = (0, Vec::new());
             let is_old = true;
             let message = Message { from, sequence, stamp, late_ns, unheard, is_old, payload };
-            subscriber.inbox.push(message);
+            subscriber.old.push(message);
         }
     }
 

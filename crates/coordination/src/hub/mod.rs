@@ -347,6 +347,9 @@ impl Hub {
                 }
             }
             ToBus::Leave { handle } => {
+                if client.challenged.remove(&handle).is_some() {
+                    return;
+                }
                 if let Some((group, name)) = self.member(connection, handle, out) {
                     if let Some(client) = self.clients.get_mut(&connection) {
                         client.members.remove(&handle);

@@ -35,6 +35,10 @@ impl Frames {
         if self.taken > 0 {
             self.bytes.drain(..self.taken);
             self.taken = 0;
+            // One long frame does not keep its memory for ever.
+            if self.bytes.is_empty() {
+                self.bytes.shrink_to(1 << 16);
+            }
         }
         self.bytes.extend_from_slice(bytes);
     }

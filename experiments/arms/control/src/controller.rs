@@ -178,6 +178,9 @@ impl Controller {
     pub fn start(&mut self, start: Start, clock: &Clock) {
         let Mode::Standing { q: Some(q) } = self.mode else { return };
         let Ok(approach) = self.approach(&q, &start) else { return };
+        if clock.now_ns >= start.moves_ns() {
+            return;
+        }
         let late = (clock.now_ns - start.at_ns) as f64 * 1e-9;
         if late > 0.0 && approach.at(late).0.iter().zip(&q).any(|(a, b)| (a - b).abs() > JUMP) {
             return;
