@@ -88,7 +88,9 @@ impl State {
             && let Some(subscriber) = self.subscribers.iter_mut().find(|it| it.number == number)
         {
             subscriber.asked = None;
-            subscriber.old.drain(..).for_each(|message| drop(subscriber.inbox.push(message)));
+            for message in subscriber.old.drain(..) {
+                subscriber.inbox.push(message);
+            }
         }
         if dropped > 0 {
             self.report(&Reported::HistoryIncomplete { topic, dropped });
