@@ -175,7 +175,7 @@ fuzz: ## Fuzz every parser for SECONDS=600 of CPU each, or one: make fuzz TARGET
 	@SECONDS_EACH=$(SECONDS) JOBS=$(JOBS) fuzz/run.sh $(TARGET)
 
 tools: ## Cargo tools that the checks need and that cargo itself does not bring
-	@command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --quiet --debug --locked cargo-deny@$(DENY_VERSION)
 
 clean: ## Everything that was built or fetched
 	$(CARGO) clean

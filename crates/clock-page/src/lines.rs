@@ -180,10 +180,11 @@ impl<S> Lines<S> {
     #[must_use]
     pub fn free_running(&self, base: u64, rate: Option<(Period, Period)>) -> Self {
         let (mut shortest, mut longest) = self.rate_limits();
-        if let Some((rate_shortest, rate_longest)) = rate
-            && shortest.max(rate_shortest) <= longest.min(rate_longest)
-        {
-            (shortest, longest) = (shortest.max(rate_shortest), longest.min(rate_longest));
+        if let Some((rate_shortest, rate_longest)) = rate {
+            let known = (shortest.max(rate_shortest), longest.min(rate_longest));
+            if known.0 <= known.1 {
+                (shortest, longest) = known;
+            }
         }
         let at = self.rebased(base);
         let likely = at.estimate.period.max(self.earliest.period).min(self.latest.period);
