@@ -7,22 +7,20 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use timevisor_coordination::Name;
-use timevisor_coordination::hub::{Connection, Hub, Out, Settings, Trust};
+use timevisor_coordination::hub::{Connection, Hub, Out, Settings};
 use timevisor_time::Duration;
 use tokio::sync::Notify;
 
+use crate::account::Account;
 use crate::config::Keys;
 use crate::hosts::{self, ToHosts};
 use crate::outbox::Outbox;
-
-/// The most connections of one user, or of the network together.
-const MOST_CONNECTIONS: usize = 256;
 
 /// Shared by all tasks.
 #[derive(Clone)]
 pub struct Carrier {
     hub: Rc<RefCell<Hub>>,
-    outboxes: Rc<RefCell<BTreeMap<Connection, (Trust, Outbox)>>>,
+    outboxes: Rc<RefCell<BTreeMap<Connection, (Account, Outbox)>>>,
     number: Rc<Cell<Connection>>,
     to_hosts: Rc<RefCell<Option<ToHosts>>>,
     begun: Instant,
@@ -42,19 +40,19 @@ impl Carrier {
         })
     }
 
-    /// A connection; `None` if there are too many of its kind.
-    pub fn connected(&self, trust: Trust) -> Option<(Connection, Outbox)> {
+    /// A connection; `None` if there are too many of its account, or from the network.
+    pub fn connected(&self, account: Account) -> Option<(Connection, Outbox)> {
         let mut outboxes = self.outboxes.borrow_mut();
-        if outboxes.values().filter(|(of, _)| *of == trust).count() >= MOST_CONNECTIONS {
+        if !account.fits(outboxes.values().map(|(of, _)| *of)) {
             return None;
         }
-        // The memory is counted by what still holds it: it ends with the last connection of its kind.
-        let memory = outboxes.values().find(|(of, _)| *of == trust);
+        // The memory is counted by what still holds it: it ends with the account's last connection.
+        let memory = outboxes.values().find(|(of, _)| *of == account);
         let memory = memory.map(|(_, outbox)| outbox.memory().clone()).unwrap_or_default();
         let (number, outbox) = (self.number.get() + 1, Outbox::new(memory));
         self.number.set(number);
-        outboxes.insert(number, (trust, outbox.clone()));
-        self.hub.borrow_mut().connected(number, trust);
+        outboxes.insert(number, (account, outbox.clone()));
+        self.hub.borrow_mut().connected(number, account.trust());
         Some((number, outbox))
     }
 

@@ -1,21 +1,22 @@
 //! One connection: frames in and out.
 
 use anyhow::{Result, bail};
-use timevisor_coordination::hub::{Connection, Trust};
+use timevisor_coordination::hub::Connection;
 use timevisor_protocols::bus::Frames;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tracing::{debug, warn};
 
+use crate::account::Account;
 use crate::carrier::Carrier;
 use crate::outbox::{Memory, Outbox, counted};
 
 /// Serves a connection until it ends.
-pub async fn serve<S>(stream: S, trust: Trust, carrier: Carrier)
+pub async fn serve<S>(stream: S, account: Account, carrier: Carrier)
 where
     S: AsyncRead + AsyncWrite + 'static,
 {
-    let Some((number, outbox)) = carrier.connected(trust) else {
-        warn!("a connection is refused: too many of {trust:?}");
+    let Some((number, outbox)) = carrier.connected(account) else {
+        warn!("a connection is refused: too many of {account}, or from the network");
         return;
     };
     let (reads, writes) = tokio::io::split(stream);
@@ -71,7 +72,7 @@ impl Held {
         self.bytes = 0;
         let bytes = counted(bytes);
         if !self.memory.take(bytes) {
-            bail!("its user's connections take too much memory");
+            bail!("the connections of its user, or of its address, take too much memory");
         }
         self.bytes = bytes;
         Ok(())

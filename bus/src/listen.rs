@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use timevisor_coordination::hub::Trust;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::account::Account;
 use crate::carrier::Carrier;
 use crate::config::Tcp;
 use crate::connection;
@@ -77,8 +77,8 @@ pub async fn serve_unix(listener: UnixListener, carrier: Carrier) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let Some(trust) = trust(&stream) else { continue };
-                tokio::task::spawn_local(connection::serve(stream, trust, carrier.clone()));
+                let Some(account) = account(&stream) else { continue };
+                tokio::task::spawn_local(connection::serve(stream, account, carrier.clone()));
             }
             Err(error) => {
                 warn!("cannot accept a connection: {error}");
@@ -88,9 +88,9 @@ pub async fn serve_unix(listener: UnixListener, carrier: Carrier) {
     }
 }
 
-fn trust(stream: &UnixStream) -> Option<Trust> {
+fn account(stream: &UnixStream) -> Option<Account> {
     match stream.peer_cred() {
-        Ok(credentials) => Some(Trust::Local(credentials.uid())),
+        Ok(credentials) => Some(Account::User(credentials.uid())),
         Err(error) => {
             warn!("a program's user is not known, it is not served: {error}");
             None
@@ -110,8 +110,9 @@ pub async fn serve_tcp(listener: TcpListener, tls: TlsAcceptor, carrier: Carrier
                 tokio::task::spawn_local(async move {
                     let done = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await;
                     drop(place);
+                    let account = Account::of(from.ip());
                     match done {
-                        Ok(Ok(stream)) => connection::serve(stream, Trust::Remote, carrier).await,
+                        Ok(Ok(stream)) => connection::serve(stream, account, carrier).await,
                         Ok(Err(error)) => debug!("{from}: {error}"),
                         Err(_) => debug!("{from} did not finish its handshake"),
                     }

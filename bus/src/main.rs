@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | this one | arguments, the start and the end |
 //! | `config.rs` | the configuration |
+//! | `account.rs` | who pays for a connection: a user, or an address |
 //! | `listen.rs` | sockets, certificates, who connects |
 //! | `connection.rs` | one connection: frames in and out |
 //! | `outbox.rs` | what waits to be written, and what was dropped |
@@ -18,6 +19,7 @@
 //! What it does not do: look into messages, keep anything over a restart, or find other hosts by itself.
 #![forbid(unsafe_code)]
 
+mod account;
 mod carrier;
 mod config;
 mod connection;

@@ -12,17 +12,17 @@ use tokio::sync::Notify;
 /// The most bytes that wait for one connection.
 const MOST: usize = 32 << 20;
 
-/// So much each connection has in any case: slow readers among a user's programs, or on the network, silence nobody else.
+/// So much each connection has in any case: slow readers among a user's programs silence nobody else.
 const SHARE: usize = 512 << 10;
 
 /// What a frame costs beside its content.
 const EACH: usize = 64;
 
-/// The most bytes that wait for all connections of one user, or of the network, and that came from them and are no
+/// The most bytes that wait for all connections of one user, or of one address, and that came from them and are no
 /// whole frames yet.
 const MOST_OF_ALL: usize = 128 << 20;
 
-/// What the connections of one user, or of the network, take together.
+/// What the connections of one user, or of one address, take together.
 #[derive(Clone, Default)]
 pub struct Memory(Rc<Cell<usize>>);
 
@@ -47,7 +47,10 @@ impl Memory {
 struct State {
     memory: Memory,
     frames: VecDeque<Vec<u8>>,
+    /// Of all that waits, and of what is being written.
     bytes: usize,
+    /// Being written: until the next is asked for, it still takes memory.
+    writing: usize,
     dropped: u64,
     closes: bool,
 }
@@ -121,6 +124,8 @@ impl Outbox {
         loop {
             {
                 let mut state = self.state.borrow_mut();
+                let left = state.bytes - std::mem::take(&mut state.writing);
+                state.hold(left);
                 if !state.frames.is_empty() {
                     let mut bytes = Vec::with_capacity(state.bytes.min(1 << 16));
                     // Few writes for many small frames.
@@ -129,8 +134,7 @@ impl Outbox {
                     {
                         bytes.extend_from_slice(next);
                         let gone = next.len() - 4 + EACH;
-                        let left = state.bytes - gone;
-                        state.hold(left);
+                        state.writing += gone;
                         state.frames.pop_front();
                     }
                     return Some(bytes);
@@ -169,8 +173,11 @@ mod tests {
         // Each has a share of its own, whatever the others do.
         outboxes[5].push(&[0; 1000]);
         assert_eq!(dropped(&outboxes[5]), 31);
-        // What was written or has ended makes room, and who lost something is told so.
+        // What is being written takes room, and what was written makes some.
         assert!(outboxes[0].next().await.is_some());
+        assert!(!memory.take(1 << 20));
+        assert!(outboxes[0].next().await.is_some());
+        // Who lost something is told so.
         outboxes[5].push(&piece);
         assert_eq!(dropped(&outboxes[5]), 31);
         assert_eq!(outboxes[5].next().await.unwrap().len(), 1004);

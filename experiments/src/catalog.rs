@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use timevisor_lab::scenario::Context;
 
 use super::{
-    accuracy, arms, kairos, report, rtvm, rvec, scale_cpu, scale_net, scale_read, table1, vebt,
+    accuracy, arms, kairos, members, report, rtvm, rvec, scale_cpu, scale_net, scale_read, table1,
+    vebt,
 };
 
 /// One experiment.
@@ -62,6 +63,13 @@ pub(crate) const ALL: &[Experiment] = &[
         smoke: None,
     },
     Experiment {
+        name: "quartzv-groups",
+        about: "members of a group in 1, 2, 4 and 8 guests: decisions and fires of proposals (scalability)",
+        minutes: 4,
+        run: members::run,
+        smoke: None,
+    },
+    Experiment {
         name: "arms",
         about: "two robot arms carry a part while something goes wrong, beside clocks without bounds (section III)",
         minutes: 17,
@@ -73,6 +81,20 @@ pub(crate) const ALL: &[Experiment] = &[
         about: "the same arms with all faults in turn, without clocks that are worse",
         minutes: 30,
         run: arms::endure,
+        smoke: None,
+    },
+    Experiment {
+        name: "arms-guests",
+        about: "the same arms with the planner and a controller in stock guests: its VM migrates, the controller's has a reservation, or none",
+        minutes: 9,
+        run: arms::run_in_guests,
+        smoke: None,
+    },
+    Experiment {
+        name: "arms-guests-endure",
+        about: "these with all faults in turn",
+        minutes: 30,
+        run: arms::endure_in_guests,
         smoke: None,
     },
     Experiment {

@@ -8,6 +8,7 @@
 //! | `table1.rs` | read latency, table I |
 //! | `accuracy.rs` | errors and bounds against the truth, figures 8 to 10 |
 //! | `scale_cpu.rs`, `scale_net.rs` | errors and bounds beside loaded guests, figures 11 to 14 |
+//! | `members.rs` | members of a group in many guests: scalability |
 //! | `scale_read.rs` | read latency of many guests simultaneously, figure 15 |
 //! | `subject.rs` | the measured guest: page, chronyd and timevisord inside |
 //! | `fleet.rs` | further guests with a page each |
@@ -36,6 +37,7 @@ mod fleet;
 mod job;
 mod kairos;
 mod latency;
+mod members;
 mod paper;
 mod pictures;
 mod report;

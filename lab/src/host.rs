@@ -188,6 +188,16 @@ impl Host {
         Ok(())
     }
 
+    /// A new key, of a cluster or of a group, in the run directory.
+    ///
+    /// # Errors
+    /// When the CLI fails.
+    pub fn make_key(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let file = self.directory().join(name);
+        self.cli(&["cluster", "key", file.to_str().context("a path of UTF-8")?])?;
+        Ok(file)
+    }
+
     /// The log of the running daemon, or of the last one.
     pub fn log_text(&self) -> String {
         fs::read_to_string(format!("{}-{}.log", self.log.display(), self.starts))

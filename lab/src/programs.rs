@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 use timevisor_results::Results;
 
+use crate::command;
 use crate::progress;
 use crate::scratch;
 
@@ -22,6 +23,7 @@ const STATIC: &[&str] = &[
     "--bin=timevisord",
     "--bin=timevisor-guest",
     "--bin=lab-*",
+    "--bin=arms-*",
     "--bin=clockbound-vmclock",
     "--bin=bench-read",
     "--bin=check-bounds",
@@ -50,6 +52,24 @@ pub fn workspace() -> anyhow::Result<PathBuf> {
         bail!("the workspace {} is gone; build the lab again from its sources", root.display());
     }
     Ok(root.to_owned())
+}
+
+/// Builds a C program against the C library, statically, with the commands of docs/reference/clients/c.md, but
+/// installs into the folder `prefix`.
+///
+/// # Errors
+/// When make, the compiler or pkg-config fails.
+pub(crate) fn build_c(source: &Path, prefix: &Path, to: &Path) -> anyhow::Result<()> {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(workspace()?.join("clients/c")).arg("install");
+    command::output(make.arg(format!("PREFIX={}", prefix.display())).arg("PROFILE=dev"))?;
+    let script =
+        "cc -std=c99 -static -o \"$0\" \"$1\" $(pkg-config --cflags --static --libs timevisor)";
+    let mut cc = Command::new("sh");
+    cc.args(["-c", script]).arg(to).arg(source);
+    command::output(cc.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")))?;
+    // The library's debug information alone would fill the guest's memory.
+    command::output(Command::new("strip").arg(to)).map(drop)
 }
 
 /// Cargo's target directory.

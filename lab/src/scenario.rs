@@ -337,6 +337,12 @@ impl Context {
     }
 }
 
+/// A whole number from the environment, for tests that run longer on request.
+pub(crate) fn number(variable: &str, default: u64) -> anyhow::Result<u64> {
+    let Ok(text) = std::env::var(variable) else { return Ok(default) };
+    text.parse().with_context(|| format!("{variable}={text}: a whole number"))
+}
+
 /// The tests selected by `names`: single tests, families, or tiers (`test`, `all`, `weekly`).
 ///
 /// # Errors

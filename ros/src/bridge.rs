@@ -15,10 +15,11 @@ use tracing::{info, warn};
 
 use crate::clock::offset_ns;
 use crate::command::Command;
+use crate::events;
 use crate::messages::JointTrajectory;
 
 /// How often a thread looks whether the program ends.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 static ENDS: AtomicBool = AtomicBool::new(false);
 
@@ -53,6 +54,8 @@ pub fn start(
     to_ros: &[Pair],
     from_ros: &[Pair],
 ) -> Result<()> {
+    let watch = group.watch();
+    Builder::new().name("events".to_owned()).spawn(move || events::log(&watch, &ENDS))?;
     let mut own = Vec::new();
     for Pair { from, to } in to_ros {
         let publisher: Publisher<JointTrajectory> = {
@@ -63,7 +66,8 @@ pub fn start(
         let inbox = group.subscribe(from, Order::Arrival, 0)?;
         let (timeline, member) = (timeline.clone(), group.id());
         info!("carries {from} of the group to {to} of ROS");
-        let carry = move || carry_to_ros(&inbox, &publisher, &timeline, &member);
+        let from = from.clone();
+        let carry = move || carry_to_ros(&from, &inbox, &publisher, &timeline, &member);
         Builder::new().name("to-ros".to_owned()).spawn(carry)?;
     }
     for Pair { from, to } in from_ros {
@@ -106,12 +110,15 @@ fn topic(node: &mut Node, name: &str) -> Result<ros2_client::dds::rustdds::Topic
 }
 
 fn carry_to_ros(
+    topic: &str,
     inbox: &Inbox<Message>,
     publisher: &Publisher<JointTrajectory>,
     timeline: &Timeline,
     own: &timevisor::group::Id,
 ) {
+    let mut told = 0;
     while !ENDS.load(Ordering::Relaxed) && !inbox.is_over() {
+        events::tell_dropped(inbox.dropped(), &mut told, topic);
         let Some(message) = inbox.next_within(LOOK_EVERY) else { continue };
         if message.from == *own {
             continue;

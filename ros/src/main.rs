@@ -8,6 +8,7 @@
 //! | `clock.rs` | what is published of the clock |
 //! | `command.rs` | a trajectory as groups have it, and as ROS has it |
 //! | `bridge.rs` | the topics, each way |
+//! | `events.rs` | what the group reports, in the log |
 //!
 //! What it does not do: set ROS's clock (nodes read CLOCK_REALTIME or /clock), or carry other messages.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@
 mod bridge;
 mod clock;
 mod command;
+mod events;
 mod messages;
 
 use std::os::fd::AsFd;

@@ -1,13 +1,14 @@
-//! The cell as processes: three hosts with a timevisord each (the planner's and the controllers'), in network
-//! namespaces on one bridge; for each a server of time that can be made to lie; a bus; and the plant.
+//! The cell as processes: hosts with a timevisord each (the planner's and the controllers'), in network namespaces on
+//! one bridge; for each a server of time that can be made to lie; a bus; and the plant. The planner and controller a
+//! run on their hosts, or in guests of them.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+use timevisor_lab::bus::Bus;
 use timevisor_lab::command::{Tethered, tethered};
 use timevisor_lab::host::{Host, ntp_reference};
 use timevisor_lab::interrupt;
@@ -17,20 +18,30 @@ use timevisor_lab::ntp_impostor::Impostor;
 use timevisor_lab::programs;
 use timevisor_lab::scenario::Context;
 
+use super::guests::Guest;
 use super::python::Python;
 
 /// Hosts by number.
 const PLANNER: usize = 0;
 pub(super) const A: usize = 1;
 pub(super) const B: usize = 2;
-const NAMES: [&str; 3] = ["planner", "a", "b"];
+/// The host between which and its first one the planner's guest moves.
+const OTHER: usize = 3;
+const NAMES: [&str; 4] = ["planner", "a", "b", "other"];
+const PROGRAMS: [&str; 3] = ["arms-planner", "arms-controller", "arms-controller"];
 /// What their programs need, us.
 const WITHIN_US: [&str; 3] = ["1000", "100", "100"];
 const PORT: u16 = 47_110;
+const BUS_PORT: u16 = 47_120;
+const GROUP: &str = "cell7";
 const CONTROL: &str = "127.0.0.1:47111";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After a contradiction a clock is believed again when 32 answers agree, and the end of a lie is another one.
 const BELIEVED: Duration = Duration::from_secs(180);
+/// What the guest with a controller is given of a processor.
+const RESERVED: &str = "5ms/8ms";
+/// Between two questions to a guest, which answers beside its real-time loop.
+const LOOK: Duration = Duration::from_millis(500);
 /// Plant and controllers compute for a fraction of each 2 ms; other programs must not delay them.
 const FIRST: &str = "50";
 const SECOND: &str = "49";
@@ -54,19 +65,32 @@ impl Mode {
     }
 }
 
+/// Where the planner and controller a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On their hosts, as controller b.
+    Hosts,
+    /// In guests of these hosts.
+    Guests,
+}
+
 pub(super) struct Cell {
     ctx: Context,
     python: PathBuf,
     folder: PathBuf,
     plan: PathBuf,
-    programs: [PathBuf; 2],
     pub(super) servers: Vec<Impostor>,
     /// How late the planner is, ms.
-    pub(super) late: PathBuf,
-    bus: Tethered,
-    bus_socket: PathBuf,
+    late: PathBuf,
+    bus: Bus,
+    key: PathBuf,
     plant: Option<Tethered>,
+    /// What runs on a host.
     running: [Option<Tethered>; 3],
+    /// What runs in a guest: the planner, controller a.
+    guests: Vec<Guest>,
+    /// Where the planner's guest is.
+    planner_at: usize,
     starts: u32,
     hosts: Vec<Host>,
     lan: Lan,
@@ -74,11 +98,17 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    pub(super) fn new(ctx: &Context, python: &Python, plan: &Path) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        ctx: &Context,
+        python: &Python,
+        plan: &Path,
+        place: Place,
+    ) -> anyhow::Result<Self> {
         let gate = Namespace::create()?;
         let lan = Lan::before(ctx, &gate)?;
         let (mut hosts, mut servers) = (Vec::new(), Vec::new());
-        for (number, name) in (0..).zip(NAMES) {
+        let names = if place == Place::Guests { &NAMES[..] } else { &NAMES[..OTHER] };
+        for (number, name) in (0..).zip(names) {
             let namespace = Namespace::create()?;
             lan.join(&namespace, number)?;
             let at = (lan.host(), 0).into();
@@ -88,32 +118,64 @@ impl Cell {
             hosts.push(host);
             servers.push(server);
         }
-        let program = |bin: &str| programs::binary("timevisor-arms", bin);
-        let programs = [program("arms-planner")?, program("arms-controller")?];
-        let bus_socket = ctx.path("bus.socket");
-        let mut bus = tethered("chrt");
-        bus.args(["-f", THIRD]).arg(programs::binary("timevisor-bus", "timevisor-bus")?);
-        bus.arg("--socket").arg(&bus_socket);
-        let bus = Tethered::spawn(&mut bus, "timevisor-bus", &ctx.path("bus.log"))?;
+        let key = hosts[PLANNER].make_key("cell7.key")?;
+        let bus = Bus::start(ctx, &lan, BUS_PORT, (GROUP, &key), &["chrt", "-f", THIRD])?;
         let late = ctx.path("late");
         std::fs::write(&late, "0")?;
-        Ok(Self {
+        let mut cell = Self {
             ctx: ctx.further("runs")?,
             python: python.program.clone(),
             folder: python.folder.clone(),
             plan: plan.to_owned(),
-            programs,
             servers,
             late,
             bus,
-            bus_socket,
+            key,
             plant: None,
             running: [None, None, None],
+            guests: Vec::new(),
+            planner_at: PLANNER,
             starts: 0,
             hosts,
             lan,
             _gate: gate,
-        })
+        };
+        if place == Place::Guests {
+            cell.settle()?;
+            for (number, name) in [(PLANNER, "planner"), (A, "arm-a")] {
+                cell.boot(number, name)?;
+            }
+        }
+        Ok(cell)
+    }
+
+    fn boot(&mut self, number: usize, name: &'static str) -> anyhow::Result<()> {
+        let program = self.ctx.program("timevisor-arms", PROGRAMS[number])?;
+        let files = vec![program, self.plan.clone(), self.key.clone(), self.bus.authority.clone()];
+        let address = u8::try_from(number).context("few")?;
+        let host = &self.hosts[number];
+        self.guests.push(Guest::boot(&self.ctx, host, &self.lan, (address, name), files)?);
+        Ok(())
+    }
+
+    /// Gives controller a's guest a reservation, or takes it away.
+    pub(super) fn reserve(&self, wanted: bool) -> anyhow::Result<()> {
+        let name = self.guests[A].name();
+        let words = if wanted {
+            &["reserve", "apply", name, "--budget", RESERVED][..]
+        } else {
+            &["reserve", "release", name][..]
+        };
+        self.hosts[A].cli(words).map(drop)
+    }
+
+    /// Moves the planner's guest to its other host, or back.
+    pub(super) fn migrate(&mut self) -> anyhow::Result<()> {
+        let to = if self.planner_at == PLANNER { OTHER } else { PLANNER };
+        let hosts = (&self.hosts[self.planner_at], &self.hosts[to]);
+        self.guests[PLANNER].migrate(hosts.0, hosts.1, &self.lan)?;
+        self.planner_at = to;
+        Ok(())
     }
 
     /// Waits until all clocks are as good as they have to be.
@@ -134,37 +196,60 @@ impl Cell {
         up.context("the plant does not answer")?;
         self.start_controller(A, mode)?;
         self.start_controller(B, mode)?;
-        let mut planner = self.hosts[PLANNER].command("chrt");
-        planner
-            .args(["-f", THIRD])
-            .arg(&self.programs[0])
-            .arg(&self.plan)
-            .arg("--late")
-            .arg(&self.late);
-        self.member(&mut planner, PLANNER)
+        let late = if self.guests.is_empty() { self.late.clone() } else { "/run/late".into() };
+        let plan = if self.guests.is_empty() { self.plan.clone() } else { "/bin/plan.json".into() };
+        let words = [plan.display().to_string(), "--late".into(), late.display().to_string()];
+        self.start_member(PLANNER, THIRD, &words)
     }
 
     pub(super) fn start_controller(&mut self, number: usize, mode: Mode) -> anyhow::Result<()> {
-        let mut controller = self.hosts[number].command("chrt");
-        controller.args(["-f", SECOND]).arg(&self.programs[1]).arg(NAMES[number]);
-        controller.args(["--plant", &format!("{}:{PORT}", self.lan.host())]);
+        let plant = format!("{}:{PORT}", self.lan.host());
+        let mut words = vec![NAMES[number].to_owned(), "--plant".into(), plant];
         if mode == Mode::Naive {
-            controller.args(["--naive", &self.servers[number].address()]);
+            words.extend(["--naive".into(), self.servers[number].address()]);
         }
-        self.member(&mut controller, number)
+        self.start_member(number, SECOND, &words)
     }
 
-    fn member(&mut self, program: &mut Command, number: usize) -> anyhow::Result<()> {
+    fn start_member(
+        &mut self,
+        number: usize,
+        priority: &str,
+        words: &[String],
+    ) -> anyhow::Result<()> {
+        let within = WITHIN_US[number];
+        if let Some(guest) = self.guests.get_mut(number) {
+            let line = format!(
+                "{} {} --bus {} --authority /bin/authority.pem --key /bin/cell7.key --within-us {within}",
+                PROGRAMS[number],
+                words.join(" "),
+                self.bus.remote
+            );
+            return guest.start(priority, &line);
+        }
+        let mut program = self.hosts[number].command("chrt");
+        program.args(["-f", priority]);
+        program.arg(programs::binary("timevisor-arms", PROGRAMS[number])?).args(words);
         program.arg("--run-directory").arg(self.hosts[number].directory());
-        program.arg("--bus").arg(&self.bus_socket).args(["--within-us", WITHIN_US[number]]);
+        program.arg("--bus").arg(&self.bus.socket).arg("--key").arg(&self.key);
+        program.args(["--within-us", within]);
         let count = std::fs::read_dir(self.ctx.log_dir())?.count();
         let log = self.ctx.path(&format!("{}-{}-{count}.log", self.starts, NAMES[number]));
-        self.running[number] = Some(Tethered::spawn(program, NAMES[number], &log)?);
+        self.running[number] = Some(Tethered::spawn(&mut program, NAMES[number], &log)?);
         Ok(())
     }
 
-    pub(super) fn kill_controller(&mut self, number: usize) {
+    pub(super) fn kill_controller(&mut self, number: usize) -> anyhow::Result<()> {
         self.running[number] = None;
+        self.guests.get_mut(number).map_or(Ok(()), Guest::kill)
+    }
+
+    /// The planner sends each message so many ms late.
+    pub(super) fn make_planner_late(&mut self, ms: u32) -> anyhow::Result<()> {
+        match self.guests.get_mut(PLANNER) {
+            Some(guest) => guest.write("/run/late", &ms.to_string()),
+            None => Ok(std::fs::write(&self.late, ms.to_string())?),
+        }
     }
 
     /// Waits until both arms carry the part.
@@ -182,7 +267,11 @@ impl Cell {
         let moves = interrupt::poll_until(BELIEVED, || {
             self.check()?;
             let stopped = ask("status")?["stopped"] == true;
-            Ok((stopped || self.moves()).then_some(!stopped))
+            let ends = stopped || self.moves()?;
+            if !ends && !self.guests.is_empty() {
+                std::thread::sleep(LOOK);
+            }
+            Ok(ends.then_some(!stopped))
         })?;
         Ok(moves.filter(|moves| *moves).map(|_| begun.elapsed()))
     }
@@ -204,31 +293,36 @@ impl Cell {
     }
 
     /// Whether both arms move now.
-    pub(super) fn moves(&self) -> bool {
-        [A, B].iter().all(|arm| self.last(*arm)["moves"] == true)
+    pub(super) fn moves(&mut self) -> anyhow::Result<bool> {
+        Ok(self.last(B)?["moves"] == true && self.last(A)?["moves"] == true)
     }
 
-    pub(super) fn holds(&self) -> [Value; 2] {
-        [A, B].map(|arm| self.last(arm)["holds"].clone())
+    pub(super) fn holds(&mut self) -> anyhow::Result<[Value; 2]> {
+        Ok([self.last(A)?["holds"].clone(), self.last(B)?["holds"].clone()])
     }
 
     /// What a controller has said last of itself.
-    fn last(&self, arm: usize) -> Value {
-        let text = self.running[arm].as_ref().map(Tethered::log_text).unwrap_or_default();
+    pub(super) fn last(&mut self, arm: usize) -> anyhow::Result<Value> {
+        let text = match self.guests.get_mut(arm) {
+            Some(guest) => guest.said(20)?,
+            None => self.running[arm].as_ref().map(Tethered::log_text).unwrap_or_default(),
+        };
         let lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut statuses = lines.filter(|line| line["event"] == "status");
-        statuses.next().unwrap_or_default()
+        Ok(statuses.next().unwrap_or_default())
     }
 
     /// Ends plant and programs; returns what the plant says of the run.
     pub(super) fn end(&mut self) -> anyhow::Result<Value> {
         let said = ask("status")?;
+        self.guests.iter_mut().try_for_each(Guest::check_alive)?;
         let _ = ask("quit");
         let mut plant = self.plant.take().context("there is no plant")?;
         // It writes its recording.
         interrupt::poll_until(PATIENCE, || Ok(plant.has_ended()?.then_some(())))?
             .context("the plant does not end")?;
         self.running = [None, None, None];
+        self.guests.iter_mut().try_for_each(Guest::kill)?;
         Ok(said)
     }
 }

@@ -1,16 +1,17 @@
 //! What goes wrong, and when.
 
-use std::fs;
 use std::time::Duration;
 
 use timevisor_lab::ntp_impostor::Impostor;
 use timevisor_time::Duration as Span;
 
-use super::cell::{B, Cell, Mode};
+use super::cell::{A, B, Cell, Mode};
 
-/// Something that goes wrong, always with arm b or with the planner.
+/// Something that goes wrong.
 pub(super) struct Fault {
     pub(super) name: &'static str,
+    /// Whose host or program, unless it is the planner's.
+    pub(super) arm: usize,
     what: What,
     pub(super) lasts: Duration,
     /// The pictures show this one.
@@ -19,7 +20,7 @@ pub(super) struct Fault {
 
 enum What {
     Nothing,
-    /// The server that arm b's host asks does not answer any more.
+    /// The server that the arm's host asks does not answer any more.
     Silence,
     /// That server is ahead by so many us.
     Push(i64),
@@ -27,14 +28,19 @@ enum What {
     Late(u32),
     /// The controller is killed, and started again afterwards.
     Killed,
+    /// The planner's guest moves to another host.
+    Moved,
 }
 
 const fn fault(name: &'static str, what: What) -> Fault {
-    Fault { name, what, lasts: Duration::from_secs(8), is_shown: false }
+    Fault { name, arm: B, what, lasts: Duration::from_secs(8), is_shown: false }
 }
 
-/// All of them.
-pub(super) const ALL: &[Fault] = &[
+/// Nothing.
+pub(super) const NONE: Fault = fault("none", What::Nothing);
+
+/// Those with all programs on hosts.
+pub(super) const ON_HOSTS: &[Fault] = &[
     fault("none", What::Nothing),
     Fault { lasts: Duration::from_secs(60), ..fault("reference fails", What::Silence) },
     fault("clock pushed by 0.1 ms", What::Push(100)),
@@ -48,27 +54,48 @@ pub(super) const ALL: &[Fault] = &[
     fault("controller killed", What::Killed),
 ];
 
+/// Those with the planner and controller a in guests.
+pub(super) const IN_GUESTS: &[Fault] = &[
+    fault("none", What::Nothing),
+    fault("planner's VM migrates", What::Moved),
+    Fault { lasts: Duration::from_secs(60), arm: A, ..fault("a's reference fails", What::Silence) },
+    Fault { arm: A, ..fault("a's clock pushed by 1 ms", What::Push(1_000)) },
+    Fault { arm: A, ..fault("a's clock pushed by 10 ms", What::Push(10_000)) },
+    fault("b's clock pushed by 10 ms", What::Push(10_000)),
+    fault("b's clock pushed by 200 ms", What::Push(200_000)),
+    fault("planner late by 1 s", What::Late(1_000)),
+    Fault { arm: A, ..fault("a's controller killed", What::Killed) },
+    fault("b's controller killed", What::Killed),
+    fault("planner's VM migrates back", What::Moved),
+];
+
 impl Fault {
     pub(super) fn inject(&self, cell: &mut Cell) -> anyhow::Result<()> {
         match self.what {
-            What::Nothing => {}
-            What::Silence => cell.servers[B].become_one(|_| Vec::new()),
-            What::Push(us) => cell.servers[B].lie(Span::from_micros(us)),
-            What::Late(ms) => fs::write(&cell.late, ms.to_string())?,
-            What::Killed => cell.kill_controller(B),
+            What::Nothing => Ok(()),
+            What::Silence => {
+                cell.servers[self.arm].become_one(|_| Vec::new());
+                Ok(())
+            }
+            What::Push(us) => {
+                cell.servers[self.arm].lie(Span::from_micros(us));
+                Ok(())
+            }
+            What::Late(ms) => cell.make_planner_late(ms),
+            What::Killed => cell.kill_controller(self.arm),
+            What::Moved => cell.migrate(),
         }
-        Ok(())
     }
 
     pub(super) fn relieve(&self, cell: &mut Cell, mode: Mode) -> anyhow::Result<()> {
         match self.what {
-            What::Nothing => Ok(()),
+            What::Nothing | What::Moved => Ok(()),
             What::Silence | What::Push(_) => {
-                honest(&cell.servers[B]);
+                honest(&cell.servers[self.arm]);
                 Ok(())
             }
-            What::Late(_) => Ok(fs::write(&cell.late, "0")?),
-            What::Killed => cell.start_controller(B, mode),
+            What::Late(_) => cell.make_planner_late(0),
+            What::Killed => cell.start_controller(self.arm, mode),
         }
     }
 }

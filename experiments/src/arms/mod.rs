@@ -4,11 +4,13 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `cell.rs` | planner, controllers, their hosts, the bus and the plant, as processes |
+//! | `guests.rs` | the planner and one controller in stock guests |
 //! | `faults.rs` | what goes wrong, and when |
 //! | `python.rs` | the plant's environment, picture, animation and recording |
 
 mod cell;
 mod faults;
+mod guests;
 mod python;
 
 use std::path::Path;
@@ -17,10 +19,11 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use timevisor_lab::programs;
+use timevisor_lab::real_time::Load;
 use timevisor_lab::scenario::Context;
 
-use cell::{Cell, Mode};
-use faults::{ALL, Fault};
+use cell::{A, Cell, Mode, Place};
+use faults::{Fault, IN_GUESTS, NONE, ON_HOSTS};
 use python::Python;
 
 /// From the first motion to the fault, and how long things go on after it, or after they went on again.
@@ -36,6 +39,8 @@ struct Outcome {
     holds: [Value; 2],
     /// How long after the fault's end both arms moved again; `None` if never.
     goes_on_after: Option<Duration>,
+    /// Cycles of controller a that were late by more than 2, 5 and 10 ms.
+    late: Value,
     trace: std::path::PathBuf,
 }
 
@@ -48,7 +53,7 @@ impl Outcome {
         json!({
             "fault": self.fault.name, "mode": self.mode.name(), "stops": self.stops(),
             "deviation_max_mm": self.said["deviation_max_mm"], "linked_holds": self.said["linked_holds"],
-            "holds": self.holds, "goes_on_after_s": self.goes_on_after.map(|it| it.as_secs_f64()), "plant_late_us": self.said["late_us"],
+            "holds": self.holds, "goes_on_after_s": self.goes_on_after.map(|it| it.as_secs_f64()), "cycles_of_a_late_over_ms": self.late, "plant_late_us": self.said["late_us"],
         })
     }
 
@@ -71,7 +76,7 @@ impl Outcome {
             self.said["deviation_max_mm"].as_f64().unwrap_or(f64::NAN),
             stops,
             goes_on,
-            holds(&self.holds[1]),
+            holds(&self.holds[self.fault.arm]),
         )
     }
 }
@@ -80,10 +85,10 @@ impl Outcome {
 pub(crate) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
     let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
     let plan = python.plan(ctx)?;
-    let mut cell = Cell::new(ctx, &python, &plan)?;
-    println!("fault                      mode   deviation    stop  goes on     holds of arm b");
+    let mut cell = Cell::new(ctx, &python, &plan, Place::Hosts)?;
+    println!("fault                      mode   deviation    stop  goes on     holds of that arm");
     let mut outcomes = Vec::new();
-    for (index, fault) in ALL.iter().enumerate() {
+    for (index, fault) in ON_HOSTS.iter().enumerate() {
         for mode in [Mode::Ours, Mode::Naive] {
             let trace = ctx.path(&format!("{index}-{}.trace", mode.name()));
             let outcome = one(&mut cell, fault, mode, &trace)?;
@@ -92,8 +97,41 @@ pub(crate) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
         }
     }
     pictures(ctx, &python, &outcomes)?;
+    judge("arms", &outcomes)
+}
+
+/// The planner and controller a in guests: each fault once, with a reservation for the controller's guest; then beside
+/// a busy host, with the reservation and without.
+pub(crate) fn run_in_guests(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
+    let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
+    let plan = python.plan(ctx)?;
+    let mut cell = Cell::new(ctx, &python, &plan, Place::Guests)?;
+    println!("fault                      mode   deviation    stop  goes on     holds of that arm");
+    let mut outcomes = Vec::new();
+    let mut one = |cell: &mut Cell, fault: &'static Fault| {
+        let trace = ctx.path(&format!("{}.trace", outcomes.len()));
+        let outcome = one(cell, fault, Mode::Ours, &trace)?;
+        println!("{}; cycles of a late by more than {}", outcome.line(), outcome.late);
+        outcomes.push(outcome);
+        anyhow::Ok(())
+    };
+    cell.reserve(true)?;
+    for fault in IN_GUESTS {
+        one(&mut cell, fault)?;
+    }
+    let load = Load::start()?;
+    println!("beside busy programs, three on each processor, with the reservation, then without:");
+    one(&mut cell, &NONE)?;
+    cell.reserve(false)?;
+    one(&mut cell, &NONE)?;
+    drop(load);
+    judge("arms-guests", &outcomes)
+}
+
+/// Writes the result; a protective stop with ours is a failure.
+fn judge(name: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
     let rows: Vec<Value> = outcomes.iter().map(Outcome::row).collect();
-    programs::write_result("arms", &rows)?;
+    programs::write_result(name, &rows)?;
     let stopped: Vec<&str> = outcomes
         .iter()
         .filter(|it| it.mode == Mode::Ours && it.stops() > 0)
@@ -119,22 +157,36 @@ fn one(
     fault.relieve(cell, mode)?;
     let goes_on_after = cell.wait_until_both_move()?;
     cell.watch(AFTER)?;
-    let holds = cell.holds();
+    let (holds, late) = (cell.holds()?, cell.last(A)?["cycles_late_over_ms"].clone());
     let said = cell.end()?;
-    Ok(Outcome { mode, fault, said, holds, goes_on_after, trace: trace.to_owned() })
+    Ok(Outcome { mode, fault, said, holds, goes_on_after, late, trace: trace.to_owned() })
 }
 
 /// Ours, with all faults in turn, for so long.
 pub(crate) fn endure(ctx: &Context, span: Duration) -> anyhow::Result<()> {
+    last(ctx, span, "arms-endure", Place::Hosts)
+}
+
+/// The same with the planner and controller a in guests, the latter in a reservation.
+pub(crate) fn endure_in_guests(ctx: &Context, span: Duration) -> anyhow::Result<()> {
+    last(ctx, span, "arms-guests-endure", Place::Guests)
+}
+
+fn last(ctx: &Context, span: Duration, name: &str, place: Place) -> anyhow::Result<()> {
     let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
     let plan = python.plan(ctx)?;
-    let mut cell = Cell::new(ctx, &python, &plan)?;
+    let mut cell = Cell::new(ctx, &python, &plan, place)?;
+    let mut faults = ON_HOSTS;
+    if place == Place::Guests {
+        cell.reserve(true)?;
+        faults = IN_GUESTS;
+    }
     cell.settle()?;
     cell.start(Mode::Ours, &ctx.path("endure.trace"))?;
     cell.wait_for_motion()?;
     let begun = std::time::Instant::now();
     let (mut count, mut went_on) = (0, 0);
-    for fault in ALL.iter().cycle() {
+    for fault in faults.iter().cycle() {
         if begun.elapsed() >= span {
             break;
         }
@@ -148,7 +200,7 @@ pub(crate) fn endure(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         println!("{:>5} s: {}; goes on: {after}", begun.elapsed().as_secs(), fault.name);
         (count, went_on) = (count + 1, went_on + u32::from(goes_on.is_some()));
     }
-    let holds = cell.holds();
+    let holds = cell.holds()?;
     let said = cell.end()?;
     let row = json!({"minutes": span.as_secs() / 60, "faults": count, "went_on": went_on, "holds": holds, "plant": said});
     println!(
@@ -157,7 +209,7 @@ pub(crate) fn endure(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         said["stops"],
         said["deviation_max_mm"]
     );
-    programs::write_result("arms-endure", &[row])?;
+    programs::write_result(name, &[row])?;
     ensure!(said["stops"] == 0, "a protective stop");
     Ok(())
 }

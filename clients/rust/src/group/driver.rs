@@ -1,6 +1,6 @@
 //! The thread of a [`Line`]: reads what comes for its members, connects again, wakes up when something is due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -18,12 +18,20 @@ use super::seat::{FIRST_RETRY, LAST_RETRY, MissedFrames, Seat};
 /// How long the thread sleeps at most.
 const NAP: Duration = Duration::from_secs(1);
 
+/// How long what has come is dispatched before the thread looks at what is due: a fire does not wait for megabytes of
+/// other members' messages.
+const SLICE: Duration = Duration::from_micros(500);
+
 struct Driver {
     line: Arc<Line>,
     seats: BTreeMap<u32, Seat>,
     timer: TimerFd,
     /// The connection's, to be polled.
     socket: Option<OwnedFd>,
+    /// Has come, and is not dispatched yet.
+    frames: VecDeque<FromBus>,
+    /// The bus dropped frames behind those: when they are dispatched, the connection is made again.
+    missed: bool,
     retry: Duration,
     reconnect_at: Option<Instant>,
     /// A connection that another thread opens: over the network that takes long, and what is due must not wait.
@@ -36,6 +44,8 @@ pub fn start(line: &Arc<Line>) -> std::io::Result<()> {
         socket: socket(line),
         line: Arc::clone(line),
         seats: BTreeMap::new(),
+        frames: VecDeque::new(),
+        missed: false,
         timer: TimerFd::new()?,
         retry: FIRST_RETRY,
         reconnect_at: None,
@@ -62,12 +72,7 @@ impl Driver {
             seat.join();
             self.seats.insert(seat.handle(), seat);
         }
-        let frames = self.line.connection().as_mut().map(Connection::read).unwrap_or_default();
-        // Also those after a gap: nothing that has come is lost.
-        let missed = frames.iter().filter(|frame| self.dispatch(frame).is_err()).count();
-        if missed > 0 {
-            self.disconnect();
-        }
+        self.dispatch_for(SLICE);
         self.look_after_connection();
         let goes_on = self.look_after_members();
         let (has_more, writes) = match &mut *self.line.connection() {
@@ -77,10 +82,28 @@ impl Driver {
             }
             None => (false, false),
         };
-        if goes_on && !has_more {
+        if goes_on && !has_more && self.frames.is_empty() {
             self.sleep(writes);
         }
         goes_on
+    }
+
+    /// Gives what has come to its members, for so long.
+    fn dispatch_for(&mut self, span: Duration) {
+        let begun = Instant::now();
+        if self.frames.is_empty() {
+            let come = self.line.connection().as_mut().map(Connection::read);
+            self.frames.extend(come.unwrap_or_default());
+        }
+        while begun.elapsed() < span
+            && let Some(frame) = self.frames.pop_front()
+        {
+            self.missed |= self.dispatch(&frame).is_err();
+        }
+        // Nothing that has come is lost, also behind a gap.
+        if self.missed && self.frames.is_empty() {
+            self.disconnect();
+        }
     }
 
     /// Gives a frame to the members that it is for.
@@ -133,7 +156,7 @@ impl Driver {
     /// Notices the end of a connection, and connects again.
     fn look_after_connection(&mut self) {
         let is_over = self.line.connection().as_ref().is_some_and(Connection::is_over);
-        if is_over {
+        if is_over && self.frames.is_empty() {
             self.disconnect();
         }
         if self.reconnect_at.is_some_and(|at| at <= Instant::now()) {
@@ -167,6 +190,7 @@ impl Driver {
     }
 
     fn disconnect(&mut self) {
+        self.missed = false;
         *self.line.connection() = None;
         self.socket = None;
         self.seats.values_mut().for_each(Seat::disconnected);

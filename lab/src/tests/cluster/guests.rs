@@ -23,7 +23,7 @@ use crate::netns::Namespace;
 use crate::qemu::Delivery;
 use crate::reader::HostPage;
 use crate::scenario::Context;
-use crate::tests::cluster::hosts::{make_key, watch};
+use crate::tests::cluster::hosts::watch;
 use crate::tests::timelines::host::{connect, row};
 
 const PORT: u16 = 41_300;
@@ -105,7 +105,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
     let places = Places::new(&lan);
 
     let mut root = Host::new(ctx)?;
-    let key = make_key(&root, "lab.key")?;
+    let key = root.make_key("lab.key")?;
     root.start(&format!(
         "{}{}",
         ntp_reference(&server.address().ip().to_string()),

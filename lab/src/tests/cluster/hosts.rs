@@ -1,7 +1,7 @@
 //! Five timevisords with a key: a root that follows an NTP server, and four members of which the root
 //! answers two itself. Hosts without the key, with another one, or of another cluster are told so.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -32,7 +32,7 @@ fn member(cluster: &str, key: Option<&Path>) -> String {
 pub(crate) fn five(ctx: &Context) -> anyhow::Result<String> {
     let server = Impostor::honest()?;
     let mut root = Host::new(ctx)?;
-    let (key, wrong) = (make_key(&root, "lab.key")?, make_key(&root, "wrong.key")?);
+    let (key, wrong) = (root.make_key("lab.key")?, root.make_key("wrong.key")?);
     let lines = format!(
         "{}{}[[cluster]]\nname = \"lab\"\nchildren = 2\nlease = \"2s\"\npoll = \"200ms\"\nkey = {key:?}\n",
         reference(&server.address()),
@@ -101,13 +101,6 @@ fn start_ms(host: &Host) -> anyhow::Result<f64> {
     let (first, bounds) = first.zip(bounds).with_context(|| format!("no such lines:\n{log}"))?;
     // Over midnight, too.
     Ok((bounds - first).rem_euclid(86_400.0) * 1e3)
-}
-
-/// A secret, as `timevisor cluster key` makes it.
-pub(crate) fn make_key(host: &Host, name: &str) -> anyhow::Result<PathBuf> {
-    let file = host.directory().join(name);
-    host.cli(&["cluster", "key", file.to_str().context("a path of UTF-8")?])?;
-    Ok(file)
 }
 
 /// What `timevisor cluster nodes` finds with the key, from a host that is none of them; without it, it says

@@ -15,10 +15,8 @@ pub(crate) mod timeline;
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use crate::scenario::Need::{Fetched, Root};
-use crate::scenario::{Family, Test, Tier};
+use crate::scenario::{Family, Test, Tier, number};
 
 /// The family's table.
 pub const FAMILY: Family = Family { name: "cluster", tests: TESTS };
@@ -113,12 +111,6 @@ const TESTS: &[Test] = &[
         run: thousand::thousand,
     },
 ];
-
-/// A whole number from the environment.
-pub(crate) fn number(variable: &str, default: u64) -> anyhow::Result<u64> {
-    let Ok(text) = std::env::var(variable) else { return Ok(default) };
-    text.parse().with_context(|| format!("{variable}={text}: a whole number"))
-}
 
 /// Whole seconds from the environment.
 fn seconds(variable: &str, default: u64) -> anyhow::Result<Duration> {

@@ -15,7 +15,6 @@ use crate::lan::Lan;
 use crate::netns::Namespace;
 use crate::reader::HostPage;
 use crate::scenario::Context;
-use crate::tests::cluster::hosts::make_key;
 use crate::tests::timelines::host::{connect, row};
 
 const PORT: u16 = 41_310;
@@ -92,7 +91,7 @@ pub(crate) fn split(ctx: &Context) -> anyhow::Result<String> {
     let gate = Namespace::create()?;
     let lan = Lan::before(ctx, &gate)?;
     let keeper = Host::further(ctx, "key")?;
-    let key = make_key(&keeper, "lab.key")?;
+    let key = keeper.make_key("lab.key")?;
     let seeds: Vec<String> = (0..HOSTS).map(|at| format!("{}:{PORT}", lan.address(at))).collect();
     let mut members = Vec::new();
     for number in 0..HOSTS {

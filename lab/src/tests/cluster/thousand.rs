@@ -21,9 +21,8 @@ use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
 use crate::plot::{Series, lines};
-use crate::scenario::Context;
+use crate::scenario::{Context, number};
 use crate::tests::cluster::member::{Member, period, step};
-use crate::tests::cluster::number;
 use crate::tests::faults::common::reference;
 
 const NODES: u64 = 1_000;

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use anyhow::{Context as _, ensure};
 
 use crate::client::{Launch, Way};
-use crate::command::{self, tail};
+use crate::command::tail;
 use crate::container::{Container, PAGE, Users};
 use crate::host::Host;
 use crate::programs;
@@ -32,7 +32,7 @@ impl Programs {
         let root = programs::workspace()?;
         let (c, rust) = (ctx.path("first-c"), ctx.path("first-rust"));
         fs::copy(ctx.example("timevisor-client", "first")?, &rust)?;
-        build_c(&root, &root.join("clients/c/examples/first.c"), &ctx.path("prefix"), &c)?;
+        programs::build_c(&root.join("clients/c/examples/first.c"), &ctx.path("prefix"), &c)?;
         let script = ctx.path("first.py");
         fs::copy(root.join("clients/python/examples/first.py"), &script)?;
         Ok(Self { c, rust, script, python: Python::archive(ctx.log_dir())? })
@@ -45,20 +45,6 @@ impl Programs {
         let interpreter = self.python.interpreter.display().to_string();
         [vec![at(&self.c)], vec![at(&self.rust)], vec![interpreter, at(&self.script)]]
     }
-}
-
-/// Uses the commands of docs/reference/clients/c.md, but installs into a folder of the test.
-pub(crate) fn build_c(root: &Path, source: &Path, prefix: &Path, to: &Path) -> anyhow::Result<()> {
-    let mut make = Command::new("make");
-    make.arg("-C").arg(root.join("clients/c")).arg("install");
-    command::output(make.arg(format!("PREFIX={}", prefix.display())).arg("PROFILE=dev"))?;
-    let script =
-        "cc -std=c99 -static -o \"$0\" \"$1\" $(pkg-config --cflags --static --libs timevisor)";
-    let mut cc = Command::new("sh");
-    cc.args(["-c", script]).arg(to).arg(source);
-    command::output(cc.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")))?;
-    // The library's debug information alone would fill the guest's memory.
-    command::output(Command::new("strip").arg(to)).map(drop)
 }
 
 pub(crate) fn first_programs(ctx: &Context) -> anyhow::Result<String> {

@@ -1,0 +1,263 @@
+//! A group on a host and in its guests: this program is a member on the host and proposes again and again, members in
+//! guests fire whatever is proposed and say so. Whoever fires says what its page said then.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use timevisor::group::{
+    Accept, BusAddress, Group, GroupError, Inbox, JoinOptions, Proposed, Secret,
+};
+use timevisor::{ChannelAddress, Options, Timeline};
+
+use crate::bus::Bus;
+use crate::guest::Guest;
+use crate::host::Host;
+use crate::interrupt;
+use crate::programs;
+
+/// The group of the members in guests.
+pub const GROUP: &str = "cell7";
+/// Emulated guests are slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// From a proposal to its time, and how late a member may be that fires.
+const LEAD_NS: i64 = 800_000_000;
+const LATE_AT_MOST: Duration = Duration::from_millis(400);
+/// So many proposals are under way at once.
+const AT_ONCE: usize = 8;
+
+/// What a member said of one fire, ns.
+#[derive(Clone, Copy, Debug)]
+pub struct Fire {
+    at: i64,
+    earliest: i64,
+    latest: i64,
+    late: i64,
+}
+
+/// Builds the member in C (lab/src/tests/groups/member.c), which runs in a guest by itself.
+///
+/// # Errors
+/// When the C library or the program does not build.
+pub fn build(folder: &Path) -> anyhow::Result<PathBuf> {
+    let to = folder.join("member-c");
+    let source = programs::workspace()?.join("lab/src/tests/groups/member.c");
+    programs::build_c(&source, &folder.join("prefix"), &to)?;
+    Ok(to)
+}
+
+/// Starts a member in a guest that has the bus's authority in /bin, and waits until it has joined.
+///
+/// # Errors
+/// When it does not join.
+pub fn start(guest: &mut Guest, program: &str, name: &str, bus: &Bus) -> anyhow::Result<()> {
+    let key = fs::read_to_string(&bus.key)?;
+    let (at, key) = (&bus.remote, key.trim());
+    guest.sh(&format!("{program} {name} {at} /bin/authority.pem {key} >/run/{name}.log 2>&1 &"))?;
+    let mut said = String::new();
+    let joins = interrupt::poll_until(PATIENCE, || {
+        said = guest.sh(&format!("cat /run/{name}.log"))?;
+        Ok(said.starts_with("joined").then_some(()))
+    })?;
+    joins.with_context(|| format!("{name} does not join: {said:?}"))
+}
+
+/// What a member in a guest has said of its fires; its words go to `log`.
+///
+/// # Errors
+/// When the guest does not answer.
+pub fn fires(guest: &mut Guest, name: &str, log: &Path) -> anyhow::Result<Vec<Fire>> {
+    let said = guest.sh_within(&format!("cat /run/{name}.log"), PATIENCE)?;
+    fs::write(log, &said)?;
+    Ok(said.lines().filter_map(parse).collect())
+}
+
+/// The member on the host.
+#[derive(Debug)]
+pub struct Proposer {
+    group: Group,
+    tai: Timeline,
+}
+
+/// What came of some proposals.
+#[derive(Debug)]
+pub struct Run {
+    /// How many there were.
+    pub proposals: usize,
+    /// How many fired with all members.
+    pub everywhere: usize,
+    /// From a proposal to its decision, ms, in the median.
+    pub decided_ms: f64,
+    /// What the host's member did.
+    pub fires: Vec<Fire>,
+}
+
+impl Proposer {
+    /// Joins under the name host.
+    ///
+    /// # Errors
+    /// When it is not let in.
+    pub fn join(host: &Host, bus: &Bus) -> anyhow::Result<Self> {
+        let channel = ChannelAddress::Unix(host.directory().join("timelines"));
+        let page = host.directory().join("clock");
+        let client = Options::new().page(page).channel(channel).name("lab").connect()?;
+        let options = JoinOptions {
+            bus: Some(BusAddress::from(bus.socket.clone())),
+            key: Some(Secret::parse(&fs::read(&bus.key)?)?),
+            ..JoinOptions::default()
+        };
+        let group = client.join_with(GROUP, "host", &options)?;
+        group.accept(Accept::All);
+        let tai = client.timeline("tai")?;
+        Ok(Self { group, tai })
+    }
+
+    /// Waits until the group has so many members.
+    ///
+    /// # Errors
+    /// When it does not get them.
+    pub fn wait_for(&self, members: usize) -> anyhow::Result<()> {
+        Ok(self.group.wait_for(members, PATIENCE)?)
+    }
+
+    /// Leaves, upon which members in guests end.
+    pub fn leave(self) {
+        self.group.leave();
+    }
+
+    /// Proposes so many times, some at once. The payload is the time.
+    ///
+    /// # Errors
+    /// When a proposal is refused or fires are dropped.
+    pub fn propose(&self, count: usize) -> anyhow::Result<Run> {
+        let (group, tai) = (&self.group, &self.tai);
+        let inbox = group.proposals();
+        let (mut open, mut decided) = (Vec::new(), Vec::new());
+        let mut run = Run { proposals: 0, everywhere: 0, decided_ms: 0.0, fires: Vec::new() };
+        while run.proposals < count || !open.is_empty() {
+            interrupt::check()?;
+            if run.proposals < count && open.len() < AT_ONCE {
+                let at = tai.now()?.latest_ns() + LEAD_NS;
+                let begun = Instant::now();
+                open.push(group.propose_with(at, at.to_string().as_bytes(), None, LATE_AT_MOST)?);
+                run.proposals += 1;
+                if run.proposals.is_multiple_of(16)
+                    && let Some(pending) = open.last()
+                {
+                    // Some of them are waited for, which says how long that takes.
+                    ensure!(pending.decided(PATIENCE)?, "a proposal was refused");
+                    decided.push(begun.elapsed().as_secs_f64() * 1e3);
+                }
+            }
+            take(&inbox, &mut run)?;
+            let mut still = Vec::new();
+            for pending in open {
+                match pending.wait(Duration::from_millis(5)) {
+                    Ok(outcome) if outcome.unknown.is_empty() => {
+                        run.everywhere += usize::from(outcome.agreed() == Some(true));
+                    }
+                    // An outcome with unknown members may be corrected.
+                    Ok(_) | Err(GroupError::TimedOut) => still.push(pending),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            open = still;
+        }
+        interrupt::sleep(Duration::from_secs(1))?;
+        take(&inbox, &mut run)?;
+        decided.sort_by(f64::total_cmp);
+        run.decided_ms = decided.get(decided.len() / 2).copied().unwrap_or(f64::NAN);
+        Ok(run)
+    }
+}
+
+fn take(inbox: &Inbox<Proposed>, run: &mut Run) -> anyhow::Result<()> {
+    while let Some(proposed) = inbox.try_next() {
+        if let Proposed::Fire { interval, late_ns, payload, .. } = proposed {
+            let at = String::from_utf8(payload)?.parse()?;
+            let (earliest, latest) =
+                (interval.earliest().floor_nanos(), interval.latest().ceil_nanos());
+            run.fires.push(Fire { at, earliest, latest, late: late_ns });
+        }
+    }
+    ensure!(inbox.dropped() == 0, "fires were dropped");
+    Ok(())
+}
+
+fn parse(line: &str) -> Option<Fire> {
+    let mut words = line.strip_prefix("fire ")?.split(' ').map(|word| word.parse().ok());
+    let mut next = || words.next().flatten();
+    Some(Fire { at: next()?, earliest: next()?, latest: next()?, late: next()? })
+}
+
+/// Nobody fires surely before the time, nor later than it says; nor do two of them fire farther apart than their bounds
+/// and what they say of their lateness.
+///
+/// # Errors
+/// When one does, with the fire.
+pub fn judge(told: &[Vec<Fire>], run: &Run) -> anyhow::Result<Judged> {
+    let (mut count, mut widest, mut latest_of_all) = (0, 0, Vec::new());
+    for fires in told {
+        for fire in fires {
+            let half = (fire.latest - fire.earliest) / 2;
+            let middle = fire.earliest + half;
+            if fire.latest < fire.at || fire.earliest > fire.at + fire.late || fire.late < 0 {
+                bail!("a member fired at the wrong time: {fire:?}");
+            }
+            if middle - fire.at > fire.late + half + 1 || fire.at - middle > half + 1 {
+                bail!("a member fired outside of its bounds and its lateness: {fire:?}");
+            }
+            (count, widest) = (count + 1, widest.max(half));
+            latest_of_all.push(fire.late);
+        }
+    }
+    // Each fires once for each proposal, if at all.
+    for fires in told {
+        let mut at: Vec<i64> = fires.iter().map(|fire| fire.at).collect();
+        at.sort_unstable();
+        ensure!(at.windows(2).all(|pair| pair[0] != pair[1]), "a member fired twice");
+        ensure!(
+            at.len() >= run.everywhere,
+            "outcomes say {} fires, a member {}",
+            run.everywhere,
+            at.len()
+        );
+    }
+    ensure!(
+        run.everywhere * 2 > run.proposals,
+        "only {} of {} fired",
+        run.everywhere,
+        run.proposals
+    );
+    latest_of_all.sort_unstable();
+    let late =
+        |share: usize| latest_of_all.get(latest_of_all.len() * share / 100).copied().unwrap_or(0);
+    Ok(Judged {
+        fires: count,
+        widest_us: widest / 1000,
+        late_us: [late(50) / 1000, late(99) / 1000],
+    })
+}
+
+/// Fires of which none was outside of the sum of bounds and reported lateness.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
+    /// How many.
+    pub fires: usize,
+    /// The widest half of an interval, us.
+    pub widest_us: i64,
+    /// Reported lateness, us: median, p99.
+    pub late_us: [i64; 2],
+}
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fires, widest_us, late_us: [median, p99] } = self;
+        write!(
+            f,
+            "{fires} fires, 0 outside of the sum of bounds (+-{widest_us} us at most) and reported lateness (median {median} us, p99 {p99} us)"
+        )
+    }
+}
