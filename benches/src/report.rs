@@ -26,6 +26,33 @@ pub struct Row {
     pub values: Result<Vec<f64>, String>,
 }
 
+impl Row {
+    /// The median and the 99th percentile of values, and what they are held against.
+    #[must_use]
+    pub fn of(name: &str, values: &[f64], limit: f64, ratio: f64) -> Self {
+        let values = vec![median(values), quantile(values, 0.99), limit, ratio];
+        Self { name: name.to_owned(), values: Ok(values) }
+    }
+}
+
+/// The middle value; NaN if there is none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a length is an index"
+)]
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let index = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
 /// A whole table.
 #[derive(Clone, Debug)]
 pub struct Report {

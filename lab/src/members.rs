@@ -31,10 +31,14 @@ const AT_ONCE: usize = 8;
 /// What a member said of one fire, ns.
 #[derive(Clone, Copy, Debug)]
 pub struct Fire {
-    at: i64,
-    earliest: i64,
-    latest: i64,
-    late: i64,
+    /// When it should have been: the proposal's time.
+    pub at: i64,
+    /// What its page said then.
+    pub earliest: i64,
+    /// As `earliest`.
+    pub latest: i64,
+    /// How late it said it was.
+    pub late: i64,
 }
 
 /// Builds the member in C (lab/src/tests/groups/member.c), which runs in a guest by itself.
@@ -100,12 +104,20 @@ impl Proposer {
     /// # Errors
     /// When it is not let in.
     pub fn join(host: &Host, bus: &Bus) -> anyhow::Result<Self> {
+        Self::join_at(host, bus.socket.clone(), &bus.key)
+    }
+
+    /// The same with any bus of this machine.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn join_at(host: &Host, bus: PathBuf, key: &Path) -> anyhow::Result<Self> {
         let channel = ChannelAddress::Unix(host.directory().join("timelines"));
         let page = host.directory().join("clock");
         let client = Options::new().page(page).channel(channel).name("lab").connect()?;
         let options = JoinOptions {
-            bus: Some(BusAddress::from(bus.socket.clone())),
-            key: Some(Secret::parse(&fs::read(&bus.key)?)?),
+            bus: Some(BusAddress::from(bus)),
+            key: Some(Secret::parse(&fs::read(key)?)?),
             ..JoinOptions::default()
         };
         let group = client.join_with(GROUP, "host", &options)?;

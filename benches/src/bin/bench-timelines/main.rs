@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use timevisor::{Client, Requirement, Timeline};
 use timevisor_benches::daemon::Daemon;
-use timevisor_benches::report::{Column, Report, Row};
+use timevisor_benches::report::{Column, Report, Row, median};
 
 /// From connecting to a reading that meets its requirement.
 const MAX_FIRST_READ: Duration = Duration::from_millis(5);
@@ -60,12 +60,12 @@ fn main() -> Result<ExitCode> {
     let lateness = waits(&client)?;
     let limit = |span: Duration| span.as_secs_f64() * 1e9;
     let rows = vec![
-        row("bind to first qualified read", &first, limit(MAX_FIRST_READ), f64::NAN),
-        row("read, 1 member", &alone, f64::NAN, 1.0),
-        row("read, 1,000 members", &beside, f64::NAN, ratio),
-        row("publish a VM's page of 18 entries", &published, limit(MAX_PUBLISH), f64::NAN),
-        row("wait_until: lateness as reported", &lateness.reported, f64::NAN, f64::NAN),
-        row(
+        Row::of("bind to first qualified read", &first, limit(MAX_FIRST_READ), f64::NAN),
+        Row::of("read, 1 member", &alone, f64::NAN, 1.0),
+        Row::of("read, 1,000 members", &beside, f64::NAN, ratio),
+        Row::of("publish a VM's page of 18 entries", &published, limit(MAX_PUBLISH), f64::NAN),
+        Row::of("wait_until: lateness as reported", &lateness.reported, f64::NAN, f64::NAN),
+        Row::of(
             "wait_until: measured after it, less reported",
             &lateness.difference,
             f64::NAN,
@@ -154,25 +154,4 @@ fn waits(client: &Client) -> Result<Lateness> {
         lateness.early += usize::from(after < waited.lateness_ns || waited.lateness_ns < 0);
     }
     Ok(lateness)
-}
-
-fn row(name: &str, values: &[f64], limit: f64, ratio: f64) -> Row {
-    let values = vec![median(values), quantile(values, 0.99), limit, ratio];
-    Row { name: name.to_owned(), values: Ok(values) }
-}
-
-fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a share of a length is an index"
-)]
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let index = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
-    sorted.get(index).copied().context("no values").unwrap_or(f64::NAN)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod guests;
 pub(crate) mod how_to;
+pub(crate) mod lan;
 pub(crate) mod ros;
 
 use crate::scenario::Need::{Apt, Fetched, Rclpy, Root, Wheel};
@@ -34,6 +35,14 @@ const TESTS: &[Test] = &[
         ],
         seconds: 150,
         run: guests::guests,
+    },
+    Test {
+        name: "group-lan",
+        about: "three hosts with a bus each in network namespaces: all fire together, PROPOSALS times (default 100)",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 40,
+        run: lan::lan,
     },
     Test {
         name: "group-ros",

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use timevisor_benches::daemon::Daemon;
-use timevisor_benches::report::{Column, Report, Row};
+use timevisor_benches::report::{Column, Report, Row, median};
 
 use crate::part::Part;
 
@@ -74,12 +74,22 @@ fn main() -> Result<ExitCode> {
     let crowd = crowd(&place)?;
     let ms = |span: Duration| span.as_secs_f64() * 1e3;
     let rows = vec![
-        row("join to the first message of another member", &first, ms(MAX_FIRST_MESSAGE), f64::NAN),
-        row("propose to decided, 3 members", &decided, ms(MAX_DECIDED), f64::NAN),
-        row("round trip of 64 bytes by way of the bus", &trips, f64::NAN, ratio),
-        row("round trip of 64 bytes by way of Zenoh's router", &plain, f64::NAN, 1.0),
-        row("join of 1,000 members in 4 processes", &[crowd.joined], ms(MAX_JOIN_ALL), f64::NAN),
-        row("all of them know all 1,000", &[crowd.agreed], ms(MAX_AGREED), f64::NAN),
+        Row::of(
+            "join to the first message of another member",
+            &first,
+            ms(MAX_FIRST_MESSAGE),
+            f64::NAN,
+        ),
+        Row::of("propose to decided, 3 members", &decided, ms(MAX_DECIDED), f64::NAN),
+        Row::of("round trip of 64 bytes by way of the bus", &trips, f64::NAN, ratio),
+        Row::of("round trip of 64 bytes by way of Zenoh's router", &plain, f64::NAN, 1.0),
+        Row::of(
+            "join of 1,000 members in 4 processes",
+            &[crowd.joined],
+            ms(MAX_JOIN_ALL),
+            f64::NAN,
+        ),
+        Row::of("all of them know all 1,000", &[crowd.agreed], ms(MAX_AGREED), f64::NAN),
     ];
     let caption = vec![
         "one timevisord, one timevisor-bus; round trips in turns of 100".to_owned(),
@@ -166,25 +176,4 @@ fn crowd(place: &ours::Place) -> Result<Crowd> {
     ensure!(processes.iter_mut().all(Part::is_alive), "a process has ended");
     let ms = |span: Duration| span.as_secs_f64() * 1e3;
     Ok(Crowd { joined: ms(joined), agreed: ms(agreed), bus_mib, member_mib })
-}
-
-fn row(name: &str, values: &[f64], limit: f64, ratio: f64) -> Row {
-    let values = vec![median(values), quantile(values, 0.99), limit, ratio];
-    Row { name: name.to_owned(), values: Ok(values) }
-}
-
-fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a share of a length is an index"
-)]
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let index = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
-    sorted.get(index).copied().unwrap_or(f64::NAN)
 }
