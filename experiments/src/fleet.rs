@@ -1,5 +1,6 @@
 //! Guests with a page each, started as the documentation tells users to.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -32,6 +33,8 @@ impl Fleet {
     pub(super) fn new(ctx: &Context, programs: &[&str]) -> anyhow::Result<Self> {
         let (kernel, qemu) = (ctx.kernel(KERNEL)?, ctx.qemu_10()?);
         let mut image = ctx.image(&kernel)?.module("virtio_net");
+        // For programs with real-time priority.
+        image = image.dynamic_program(Path::new("/usr/bin/chrt"))?;
         for program in programs {
             image = image.program(&ctx.program("timevisor-lab-guest", program)?);
         }

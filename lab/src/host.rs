@@ -164,7 +164,7 @@ impl Host {
         let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
         let mut command = match (&self.oscillator, &self.network) {
             (Some(oscillator), _) => oscillator.tethered(&self.programs.0),
-            (None, Some(network)) => network.command(&self.programs.0),
+            (None, Some(network)) => network.command_with_sys(&self.programs.0),
             // Under the shipped unit, say (lab/systemd): a program that starts the daemon in its way.
             (None, None) => match std::env::var_os("LAB_DAEMON") {
                 Some(starter) => {

@@ -55,7 +55,10 @@ impl Lan {
     fn make_bridge(&self, name: &str) -> anyhow::Result<()> {
         ip(&format!("link add {name} type bridge"))?;
         self.links.borrow_mut().push(name.to_owned());
-        ip(&format!("link set {name} up"))
+        // A bridge takes the lowest address of its ports, unless it has been given one. When that changes, who knew the
+        // old one is not heard for half a minute: Linux takes its frames for another host's.
+        let address = fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
+        ip(&format!("link set {name} address {} up", address.trim()))
     }
 
     /// The address of guest `number`, counted from 0.

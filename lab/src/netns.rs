@@ -94,6 +94,13 @@ impl Namespace {
         command::run("ip", &[&["netns", "exec", &self.name, program], arguments].concat())
     }
 
+    /// Like [`Self::command`], for a program that needs this machine's /sys: `ip netns exec` mounts one without cgroups.
+    pub fn command_with_sys(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = command::tethered("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
+        command
+    }
+
     /// A program that will be started inside; like [`command::tethered`], it does not outlive the
     /// lab.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {

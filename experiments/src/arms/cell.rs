@@ -258,7 +258,19 @@ impl Cell {
             self.check()?;
             Ok((ask("status")?["gripped"] == true).then_some(()))
         })?;
+        if grips.is_none() {
+            self.keep_logs()?;
+        }
         grips.context("the arms do not grip the part")
+    }
+
+    /// Writes what programs in guests have said to where the others' logs are.
+    fn keep_logs(&mut self) -> anyhow::Result<()> {
+        for (guest, name) in self.guests.iter_mut().zip(NAMES) {
+            let log = self.ctx.path(&format!("{}-{name}.log", self.starts));
+            std::fs::write(log, guest.said(1_000)?)?;
+        }
+        Ok(())
     }
 
     /// How long it takes until both arms move; `None` if they do not, or after a protective stop.
@@ -315,6 +327,7 @@ impl Cell {
     /// Ends plant and programs; returns what the plant says of the run.
     pub(super) fn end(&mut self) -> anyhow::Result<Value> {
         let said = ask("status")?;
+        self.keep_logs()?;
         self.guests.iter_mut().try_for_each(Guest::check_alive)?;
         let _ = ask("quit");
         let mut plant = self.plant.take().context("there is no plant")?;

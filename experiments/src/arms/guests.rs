@@ -1,7 +1,7 @@
 //! The planner and one controller in stock guests. Each guest reads the page that its host's timevisord serves, and
 //! reaches the bus and the plant over its network. The planner's guest moves between two hosts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -129,7 +129,7 @@ fn launch<'a>(
     let files = files.to_vec();
     Launch::new(ctx, host, qemu, Way::Vmclock, name)
         .image(move |image| {
-            let image = image.module("virtio_net");
+            let image = image.module("virtio_net").dynamic_program(Path::new("/usr/bin/chrt"))?;
             Ok(files.iter().fold(image, |image, file| image.program(file)))
         })
         .builder(move |builder| builder.args(network.clone()))

@@ -76,7 +76,7 @@ impl Outcome {
             self.said["deviation_max_mm"].as_f64().unwrap_or(f64::NAN),
             stops,
             goes_on,
-            holds(&self.holds[self.fault.arm]),
+            holds(&self.holds[self.fault.arm - A]),
         )
     }
 }
@@ -128,16 +128,21 @@ pub(crate) fn run_in_guests(ctx: &Context, _span: Duration) -> anyhow::Result<()
     judge("arms-guests", &outcomes)
 }
 
-/// Writes the result; a protective stop with ours is a failure.
+/// Writes the result. A protective stop with ours is a failure, and so are arms that stand after the fault's end.
 fn judge(name: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
     let rows: Vec<Value> = outcomes.iter().map(Outcome::row).collect();
     programs::write_result(name, &rows)?;
-    let stopped: Vec<&str> = outcomes
-        .iter()
-        .filter(|it| it.mode == Mode::Ours && it.stops() > 0)
-        .map(|it| it.fault.name)
-        .collect();
+    let faults = |mode: Mode, wrong: fn(&Outcome) -> bool| -> Vec<&str> {
+        let found = outcomes.iter().filter(|it| it.mode == mode && wrong(it));
+        found.map(|it| it.fault.name).collect()
+    };
+    let stopped = faults(Mode::Ours, |it| it.stops() > 0);
     ensure!(stopped.is_empty(), "ours came to a protective stop: {}", stopped.join(", "));
+    let stands = faults(Mode::Ours, |it| it.goes_on_after.is_none());
+    ensure!(stands.is_empty(), "ours did not move again after: {}", stands.join(", "));
+    let is_compared = outcomes.iter().any(|it| it.mode == Mode::Naive);
+    let naive = faults(Mode::Naive, |it| it.stops() > 0);
+    ensure!(!is_compared || !naive.is_empty(), "without bounds nothing stopped: nothing was shown");
     Ok(())
 }
 
@@ -211,6 +216,7 @@ fn last(ctx: &Context, span: Duration, name: &str, place: Place) -> anyhow::Resu
     );
     programs::write_result(name, &[row])?;
     ensure!(said["stops"] == 0, "a protective stop");
+    ensure!(went_on == count, "after {} faults an arm stood", count - went_on);
     Ok(())
 }
 
