@@ -30,8 +30,7 @@ impl<T: Copy> Ioctl<T> {
     pub(crate) fn call(self, fd: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
         // SAFETY: the number was made for a T, so the kernel reads and writes exactly `argument`,
         // which outlives the call; the descriptor is open.
-        let result =
-            unsafe { libc::ioctl(fd.as_raw_fd(), self.0, core::ptr::from_mut(argument)) };
+        let result = unsafe { libc::ioctl(fd.as_raw_fd(), self.0, core::ptr::from_mut(argument)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

@@ -143,7 +143,10 @@ mod tests {
         let request = Request::of_line(7, flag::INPUT | flag::EDGE_RISING, 1024);
         assert_eq!((request.offsets[..2].to_vec(), request.num_lines), (vec![7, 0], 1));
         assert_eq!((request.config.flags, request.config.num_attrs), (0x14, 0));
-        assert_eq!((text(&request.consumer), request.event_buffer_size), ("timevisor".into(), 1024));
+        assert_eq!(
+            (text(&request.consumer), request.event_buffer_size),
+            ("timevisor".into(), 1024)
+        );
         assert_eq!(text(&[b'x'; NAME]).len(), NAME);
     }
 }

@@ -184,7 +184,10 @@ mod tests {
 
     #[test]
     fn flags_are_the_headers() {
-        assert_eq!((Edges::Rising.flags(), Edges::Falling.flags(), Edges::Both.flags()), (16, 32, 48));
+        assert_eq!(
+            (Edges::Rising.flags(), Edges::Falling.flags(), Edges::Both.flags()),
+            (16, 32, 48)
+        );
         assert_eq!((EventClock::default().flags(), EventClock::Realtime.flags()), (0, 1 << 11));
     }
 }

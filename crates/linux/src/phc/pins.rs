@@ -146,13 +146,8 @@ impl Phc {
     /// # Errors
     /// EINVAL when there is no such pin or channel; EOPNOTSUPP when the pin cannot do that.
     pub fn set_pin(&self, index: u32, function: PinFunction, channel: u32) -> io::Result<()> {
-        let mut pin = PinDesc {
-            name: [0; 64],
-            index,
-            func: function.number(),
-            chan: channel,
-            rsv: [0; 5],
-        };
+        let mut pin =
+            PinDesc { name: [0; 64], index, func: function.number(), chan: channel, rsv: [0; 5] };
         PIN_SETFUNC.call(self.file().as_fd(), &mut pin)
     }
 
