@@ -37,7 +37,8 @@ pub extern "C" fn timevisor_ptp_pins_open(
     })
 }
 
-/// How many pins have a function that can be chosen; a negative code: NULL. Any thread.
+/// How many pins have a function that can be chosen; a negative code: NULL. Any thread. Not tested
+/// on hardware.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_ptp_pins_count(pins: Option<&timevisor_ptp_pins>) -> c_int {
     guard(|| Ok(c_int::try_from(handle(pins, "pins")?.pins.count()).unwrap_or(c_int::MAX)))

@@ -639,18 +639,19 @@ class PtpPins:
     def __new__(cls, device: _Path) -> PtpPins: ...
     @property
     def count(self) -> int:
-        """How many pins have a function that can be chosen."""
+        """How many pins have a function that can be chosen. Not tested on hardware."""
     def pin(self, index: int) -> Pin:
-        """A pin, counted from 0."""
+        """A pin, counted from 0. Not tested on hardware."""
     def set_pin(self, index: int, function: str, channel: int) -> None:
-        """Uses a pin for a channel of a function: a ``PinFunction`` or its word."""
+        """Uses a pin for a channel of a function: a ``PinFunction`` or its word. Not tested on hardware."""
     def pulse_at(self, timeline: Timeline, channel: int, t_ns: int, width_ns: Span) -> Pulse:
         """Has an output's channel make one pulse, which begins when the timeline's estimate is ``t_ns``, as far as can be told now.
+        Not tested on hardware.
 
         Raises TooLateError, NotMet, OutOfRange; Unplaced when ``t_ns`` may have come before the clock was told.
         """
     def end_output(self, channel: int) -> None:
-        """Ends what an output's channel does, or is to do."""
+        """Ends what an output's channel does, or is to do. Not tested on hardware."""
 
 @final
 class Clock:

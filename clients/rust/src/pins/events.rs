@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use timevisor_linux::clock::time_namespace_offset;
 use timevisor_linux::gpio::{Chip, Edge, Edges, EventClock, EventLine, LineEvent};
@@ -16,6 +16,9 @@ use crate::error::WaitError;
 use crate::reading::Reading;
 use crate::timeline::Timeline;
 use crate::wait::WaitOptions;
+
+/// How often the page is looked at while no event comes.
+const OBSERVE: Duration = Duration::from_secs(10);
 
 /// One edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,10 +123,14 @@ impl PinEvents {
             if let Some(event) = self.on_ready()? {
                 return Ok(event);
             }
+            // Later events can be converted only if somebody looks at the page now and then. If it
+            // cannot be read, the next event says so.
+            let _ = self.timeline.observe();
             let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(WaitError::TimedOut.into());
             }
+            let left = Some(left.unwrap_or(OBSERVE).min(OBSERVE));
             let own = PollFd::readable(self.as_fd());
             let Some(cancel) = &options.cancel else {
                 poll::wait(&mut [own], left).map_err(PinError::System)?;

@@ -50,14 +50,36 @@ impl Clock for Monotonic {
     }
 }
 
+/// What must not change between two comparisons.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// The timeline's clock: where it is from, and its disruptions.
+    clock: (u64, u64),
+    /// How long the machine has slept since boot, at least, and how much more at most.
+    slept: (Duration, Duration),
+}
+
+impl State {
+    fn now(timeline: &Timeline) -> Result<Self, Unplaced> {
+        // It notes the publication, too, so that later stamps can be converted.
+        let (reading, _) = timeline.look()?;
+        Ok(Self { clock: (reading.origin, reading.disruption), slept: suspended() })
+    }
+
+    /// Whether the same clocks ran from one to the other.
+    fn leads_to(&self, after: &Self) -> bool {
+        let slept = after.slept.0 - self.slept.0;
+        // Two nanoseconds for what the kernel rounds.
+        let error = self.slept.1 + after.slept.1 + Duration::from_nanos(2);
+        self.clock == after.clock && slept <= error && -slept <= error
+    }
+}
+
 /// One comparison.
 #[derive(Clone, Copy, Debug)]
 struct Compared {
     bracket: Bracket,
-    /// The timeline's clock.
-    clock: (u64, u64),
-    /// How long the machine has slept: the middle of a reading, and its error.
-    slept: (Duration, Duration),
+    state: State,
 }
 
 /// Comparisons since events can come.
@@ -84,7 +106,7 @@ impl<C: Clock> Placer<C> {
         stamp: Instant<S>,
     ) -> Result<Placed, Unplaced> {
         let now = compare(timeline, &self.clock)?;
-        if !follows(&self.last, &now) {
+        if !self.last.state.leads_to(&now.state) {
             (self.begun, self.last) = (now, now);
             return Err(Unplaced::Disrupted);
         }
@@ -98,20 +120,18 @@ impl<C: Clock> Placer<C> {
     }
 }
 
-/// Whether the same clocks ran from one comparison to the other.
-fn follows(before: &Compared, after: &Compared) -> bool {
-    let slept = after.slept.0 - before.slept.0;
-    // Two nanoseconds for what the kernel rounds.
-    let error = before.slept.1 + after.slept.1 + Duration::from_nanos(2);
-    before.clock == after.clock && slept <= error && -slept <= error
-}
-
+/// Compares the clocks, again if they were disturbed meanwhile.
 fn compare(timeline: &Timeline, clock: &impl Clock) -> Result<Compared, Unplaced> {
-    let bracket = with_counter(timeline, |counter| clock.compare(counter))?;
-    let slept = suspended();
-    // Last, so that a disruption of the comparison is noticed.
-    let reading = timeline.now()?;
-    Ok(Compared { bracket, clock: (reading.origin, reading.disruption), slept })
+    let mut before = State::now(timeline)?;
+    for _ in 0..TRIES {
+        let bracket = with_counter(timeline, |counter| clock.compare(counter))?;
+        let state = State::now(timeline)?;
+        if before.leads_to(&state) {
+            return Ok(Compared { bracket, state });
+        }
+        before = state;
+    }
+    Err(Unplaced::Disrupted)
 }
 
 /// Calls with the counter, unless it is a clock for tests.

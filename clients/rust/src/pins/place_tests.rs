@@ -64,16 +64,14 @@ fn a_grain_moves_both_ends_outward() {
 
 #[test]
 fn a_sleep_and_a_disruption_end_what_was_known() {
-    let (counter, _) = counter::select(Choice::Auto).unwrap();
-    let bracket = monotonic_bracket(&counter, TRIES);
     let ns = Duration::from_nanos;
-    let at = |clock, slept| Compared { bracket, clock, slept: (slept, ns(50)) };
+    let at = |clock, slept| State { clock, slept: (slept, ns(50)) };
     let before = at((1, 7), ns(1_000));
-    assert!(follows(&before, &at((1, 7), ns(1_101))));
-    assert!(follows(&before, &at((1, 7), ns(899))));
-    assert!(!follows(&before, &at((1, 7), ns(1_104))), "the machine slept");
-    assert!(!follows(&before, &at((1, 8), ns(1_000))), "a disruption");
-    assert!(!follows(&before, &at((2, 7), ns(1_000))), "another page");
+    assert!(before.leads_to(&at((1, 7), ns(1_101))));
+    assert!(before.leads_to(&at((1, 7), ns(899))));
+    assert!(!before.leads_to(&at((1, 7), ns(1_104))), "the machine slept");
+    assert!(!before.leads_to(&at((1, 8), ns(1_000))), "a disruption");
+    assert!(!before.leads_to(&at((2, 7), ns(1_000))), "another page");
 }
 
 /// CLOCK_MONOTONIC of this machine: a moment between two readings of the counter is found there.

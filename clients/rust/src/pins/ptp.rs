@@ -61,7 +61,7 @@ pub struct Pulse {
 }
 
 impl PtpPins {
-    /// Opens a clock. Kernels since 6.18 want the right to write to it.
+    /// Opens a clock. Kernels since 6.18 want the right to write to it. Not tested on hardware.
     ///
     /// # Errors
     /// When there is no such clock, or this user may not use it.
@@ -74,13 +74,13 @@ impl PtpPins {
         Ok(Self { phc, device: device.to_owned(), capabilities })
     }
 
-    /// How many pins have a function that can be chosen.
+    /// How many pins have a function that can be chosen. Not tested on hardware.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.capabilities.pins
     }
 
-    /// A pin, counted from 0.
+    /// A pin, counted from 0. Not tested on hardware.
     ///
     /// # Errors
     /// [`PinError::NoPin`], or the driver's.
@@ -89,7 +89,7 @@ impl PtpPins {
         self.phc.pin(index).map_err(|error| self.refused("describe the pin", error))
     }
 
-    /// Uses a pin for a channel of a function.
+    /// Uses a pin for a channel of a function. Not tested on hardware.
     ///
     /// # Errors
     /// [`PinError::NoPin`], or the driver's.
@@ -101,7 +101,7 @@ impl PtpPins {
 
     /// Has an output's channel make one pulse of this width, which begins when the timeline's
     /// estimate is `t_ns`, as far as can be told now: sooner is more exact. The clock's hardware
-    /// makes it, whatever this program does meanwhile.
+    /// makes it, whatever this program does meanwhile. Not tested on hardware.
     ///
     /// # Errors
     /// [`PinError::NoPin`]; [`PinError::NotChanged`] when `t_ns` has come already, or what is known
@@ -144,7 +144,7 @@ impl PtpPins {
         Ok(Pulse { device_ns: start.floor_nanos(), first, last, reading: predicted })
     }
 
-    /// Ends what an output's channel does, or is to do.
+    /// Ends what an output's channel does, or is to do. Not tested on hardware.
     ///
     /// # Errors
     /// [`PinError::NoPin`], or the driver's.
