@@ -178,7 +178,7 @@ impl OutputLine {
     fn at<'py>(
         &self,
         py: Python<'py>,
-        timeline: PyRef<'py, Timeline>,
+        timeline: &Timeline,
         t_ns: InstantNs,
         active: bool,
         late_at_most_ns: Option<Span>,
@@ -197,7 +197,7 @@ impl OutputLine {
     fn at_fd(
         &self,
         py: Python<'_>,
-        timeline: PyRef<'_, Timeline>,
+        timeline: &Timeline,
         t_ns: InstantNs,
         active: bool,
         late_at_most_ns: Option<Span>,
@@ -273,7 +273,7 @@ impl PtpPins {
     fn pulse_at<'py>(
         &self,
         py: Python<'py>,
-        timeline: PyRef<'py, Timeline>,
+        timeline: &Timeline,
         channel: u32,
         t_ns: InstantNs,
         width_ns: Span,
