@@ -1525,7 +1525,8 @@ void timevisor_output_free(struct timevisor_output *output);
 // -EINVAL. Any thread.
 int timevisor_ptp_pins_open(const char *device, struct timevisor_ptp_pins **pins);
 
-// How many pins have a function that can be chosen; a negative code: NULL. Any thread.
+// How many pins have a function that can be chosen; a negative code: NULL. Any thread. Not tested
+// on hardware.
 int timevisor_ptp_pins_count(const struct timevisor_ptp_pins *pins);
 
 // A pin, counted from 0. Not tested on hardware.
