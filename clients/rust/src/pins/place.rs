@@ -115,8 +115,17 @@ impl<C: Clock> Placer<C> {
         let rates = rates((shortest, longest), self.clock.rate());
         let compared = [self.begun.bracket, self.last.bracket, now.bracket];
         self.last = now;
-        let placed = packets::placed(stamp.relabel(), compared, rates)?;
-        Ok(widened(placed, self.clock.grain(), shortest))
+        match packets::placed(stamp.relabel(), compared, rates) {
+            Ok(placed) => Ok(widened(placed, self.clock.grain(), shortest)),
+            Err(error) => {
+                let why = Unplaced::from(error);
+                if matches!(why, Unplaced::Contradiction) {
+                    // The clock was set: what was known of it before counts no more.
+                    self.begun = now;
+                }
+                Err(why)
+            }
+        }
     }
 }
 

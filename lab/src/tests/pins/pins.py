@@ -12,6 +12,7 @@ EDGES = 20
 LATE_AT_MOST_NS = 5_000_000_000
 chip, folder = sys.argv[1], Path(sys.argv[2])
 tai = timevisor.connect().timeline("tai")
+output = OutputLine(chip, 1)
 
 
 def pull(up: bool) -> None:
@@ -58,7 +59,6 @@ async def with_asyncio() -> None:
             pull(edge % 2 == 0)
             after = tai.now()
             judge(await asyncio.wait_for(waiting, 20), edge % 2 == 0, before, after)
-    output = OutputLine(chip, 1)
     t_ns = tai.now().latest_ns + 20_000_000
     changed = await aio.output_at(output, tai, t_ns, True, late_at_most_ns=LATE_AT_MOST_NS)
     assert value() and changed.reading.latest_ns >= t_ns, changed
@@ -70,7 +70,6 @@ async def with_asyncio() -> None:
 
 
 def outputs() -> None:
-    output = OutputLine(chip, 1)
     assert not output.get()
     refused(lambda: OutputLine(chip, 1), PinUnusable)
     t_ns = tai.now().latest_ns + 20_000_000
