@@ -34,7 +34,8 @@ impl Fetcher {
     /// Makes `artifact` available and returns the root of its unpacked files.
     ///
     /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `systemd`, `kernel:SUITE` and `kernel:SUITE:VERSION`,
-    /// where VERSION is the beginning of a version, as in `kernel:trixie-backports:6.17`.
+    /// where VERSION is the beginning of a version, as in `kernel:trixie-backports:6.17`, or `amd64`
+    /// for the generic flavour instead of the cloud's.
     ///
     /// # Errors
     /// When the name is unknown, the network fails, or a file does not match its checksum.

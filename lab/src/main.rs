@@ -32,7 +32,7 @@ enum Action {
     Install,
     /// Install what is missing on the host, and fetch kernels, QEMU 10 and busybox into the cache
     Fetch {
-        /// busybox, qemu-10, kernel:SUITE or kernel:SUITE:VERSION [default: what the tests need]
+        /// busybox, qemu-10, kernel:SUITE, kernel:SUITE:VERSION or kernel:SUITE:amd64 [default: what the tests need]
         artifacts: Vec<String>,
     },
     /// Show the main job: a stock guest reads this host's clock

@@ -197,7 +197,8 @@ impl Context {
     }
 
     /// The newest cloud kernel of a suite (`bookworm` has 6.1, `trixie-backports` 7.2), or a
-    /// specific one (`trixie-backports:6.17`); fetched on first use.
+    /// specific one (`trixie-backports:6.17`), or the generic one (`trixie-backports:amd64`); fetched
+    /// on first use.
     ///
     /// # Errors
     /// When it cannot be fetched.

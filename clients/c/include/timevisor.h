@@ -45,6 +45,10 @@
 #define TIMEVISOR_AT_RESULT_INIT {(uint32_t)sizeof(timevisor_at_result), 0, 0, 0, 0, NULL}
 #define TIMEVISOR_EVENT_INIT {(uint32_t)sizeof(timevisor_event), 0, NULL, NULL}
 #define TIMEVISOR_HOST_CPU_TIME_INIT {(uint32_t)sizeof(timevisor_host_cpu_time), 0, 0, 0, 0}
+#define TIMEVISOR_PIN_EVENT_INIT {(uint32_t)sizeof(timevisor_pin_event), 0, 0, 0, 0, 0, NULL}
+#define TIMEVISOR_CHANGED_INIT {(uint32_t)sizeof(timevisor_changed), 0, 0, 0, 0, 0, NULL}
+#define TIMEVISOR_PULSE_INIT {(uint32_t)sizeof(timevisor_pulse), 0, 0, 0, 0, 0, NULL}
+#define TIMEVISOR_PTP_PIN_INIT {(uint32_t)sizeof(timevisor_ptp_pin), 0, 0, 0, {0}}
 #define TIMEVISOR_JOIN_OPTIONS_INIT {(uint32_t)sizeof(timevisor_join_options), 0, NULL, NULL, NULL, NULL, NULL, 0}
 #define TIMEVISOR_MEMBER_INIT {(uint32_t)sizeof(timevisor_member), 0, {0}, 0, 0, 0, 0, 0}
 #define TIMEVISOR_MESSAGE_INIT {(uint32_t)sizeof(timevisor_message), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
@@ -63,6 +67,9 @@
 
 // TAI - UTC is not known.
 #define TIMEVISOR_UNKNOWN_TAI_OFFSET INT32_MIN
+
+// Room for a PTP pin's name, and the zero byte at the end.
+#define TIMEVISOR_PIN_NAME_SIZE 64
 
 // Room for a name of a group, member, topic, barrier or office: at most 32 bytes, and the zero byte
 // at the end.
@@ -291,6 +298,32 @@ typedef enum timevisor_agreement {
     TIMEVISOR_AGREEMENT_OPEN = 2,
 } timevisor_agreement;
 
+// Edges of a line: rising is from inactive to active.
+typedef enum timevisor_edge {
+    // Of an event at a PTP clock: it does not say.
+    TIMEVISOR_EDGE_UNKNOWN = 0,
+    // It became active.
+    TIMEVISOR_EDGE_RISING = 1,
+    // It became inactive.
+    TIMEVISOR_EDGE_FALLING = 2,
+    // Either: to ask for.
+    TIMEVISOR_EDGE_BOTH = 3,
+} timevisor_edge;
+
+// What a PTP pin is used for. Not tested on hardware.
+typedef enum timevisor_pin_function {
+    // Something that this library does not know.
+    TIMEVISOR_PIN_FUNCTION_UNKNOWN = -1,
+    // Nothing.
+    TIMEVISOR_PIN_FUNCTION_NONE = 0,
+    // Its edges are stamped.
+    TIMEVISOR_PIN_FUNCTION_TIMESTAMP = 1,
+    // A signal is made at it.
+    TIMEVISOR_PIN_FUNCTION_OUTPUT = 2,
+    // Synchronizes the physical layer.
+    TIMEVISOR_PIN_FUNCTION_PHY_SYNC = 3,
+} timevisor_pin_function;
+
 // An action's time for an event loop. One thread at a time.
 typedef struct timevisor_at_handle timevisor_at_handle;
 
@@ -325,6 +358,12 @@ typedef struct timevisor_manual_clock timevisor_manual_clock;
 // The members of a group as they were when it was asked. For any number of threads at once.
 typedef struct timevisor_member_list timevisor_member_list;
 
+// A GPIO line as an output. For any number of threads at once.
+typedef struct timevisor_output timevisor_output;
+
+// An output's time for an event loop. One thread at a time.
+typedef struct timevisor_output_at_handle timevisor_output_at_handle;
+
 // Watches CLOCK_REALTIME, so that stamps of packets can be placed on the counter. For any number
 // of threads at once.
 typedef struct timevisor_packet_stamps timevisor_packet_stamps;
@@ -335,9 +374,15 @@ typedef struct timevisor_pending timevisor_pending;
 // Ticks for ever. One thread at a time.
 typedef struct timevisor_periodic timevisor_periodic;
 
+// Edges for ever. One thread at a time.
+typedef struct timevisor_pin_events timevisor_pin_events;
+
 // What happens to proposals. One thread at a time. Of more than 65536 entries that nobody takes the
 // oldest are dropped.
 typedef struct timevisor_proposals timevisor_proposals;
+
+// The pins of a PTP clock. For any number of threads at once. Not tested on hardware.
+typedef struct timevisor_ptp_pins timevisor_ptp_pins;
 
 // Appends to a recording. For any number of threads at once.
 typedef struct timevisor_recorder timevisor_recorder;
@@ -599,6 +644,77 @@ typedef struct timevisor_event {
     // NULL, or where to put the reading that noticed it.
     struct timevisor_reading *reading;
 } timevisor_event;
+
+// An edge at a pin.
+typedef struct timevisor_pin_event {
+    // sizeof(timevisor_pin_event)
+    uint32_t struct_size;
+    // A timevisor_edge.
+    int32_t edge;
+    // So many edges between the last event and this one were not delivered, at least: the kernel's
+    // buffer (1024 events) was full, or it took two edges for one. Always 0 at a PTP clock.
+    uint32_t lost;
+    // 0
+    uint32_t reserved;
+    // The counter, no later than the stamp; 0 when the event's time is not known.
+    uint64_t first;
+    // The counter, no earlier than the stamp; 0 when the event's time is not known.
+    uint64_t last;
+    // NULL, or where to put when it was stamped. The longer the event waited to be read, the wider
+    // this is: 0.25 ms for each millisecond at a GPIO line.
+    struct timevisor_reading *reading;
+} timevisor_pin_event;
+
+// What became of an output that was to change at a time.
+typedef struct timevisor_changed {
+    // sizeof(timevisor_changed)
+    uint32_t struct_size;
+    // A timevisor_outcome, the same as what the function returns.
+    int32_t outcome;
+    // The estimate when the line had surely changed, less its time: 0 or more.
+    int64_t lateness_ns;
+    // TIMEVISOR_OUTCOME_TOO_LATE: by how much. Otherwise 0.
+    int64_t too_late_by_ns;
+    // The counter, before it changed; 0 when it did not.
+    uint64_t first;
+    // The counter, after it had changed; 0 when it did not.
+    uint64_t last;
+    // NULL, or where to put when it changed; when it did not, the reading because of which.
+    struct timevisor_reading *reading;
+} timevisor_changed;
+
+// A pin of a PTP clock. Not tested on hardware.
+typedef struct timevisor_ptp_pin {
+    // sizeof(timevisor_ptp_pin)
+    uint32_t struct_size;
+    // A timevisor_pin_function.
+    int32_t function;
+    // The channel of that function.
+    uint32_t channel;
+    // 0
+    uint32_t reserved;
+    // The driver's name for it.
+    char name[TIMEVISOR_PIN_NAME_SIZE];
+} timevisor_ptp_pin;
+
+// A pulse that a PTP clock will make. Not tested on hardware.
+typedef struct timevisor_pulse {
+    // sizeof(timevisor_pulse)
+    uint32_t struct_size;
+    // A timevisor_outcome, the same as what the function returns.
+    int32_t outcome;
+    // When it begins, by the PTP clock, ns of its own timescale.
+    int64_t device_ns;
+    // TIMEVISOR_OUTCOME_TOO_LATE: by how much. Otherwise 0.
+    int64_t too_late_by_ns;
+    // The counter, no later than that.
+    uint64_t first;
+    // The counter, no earlier than that.
+    uint64_t last;
+    // NULL, or where to put when it begins on the timeline; where it was refused, the reading
+    // because of which.
+    struct timevisor_reading *reading;
+} timevisor_pulse;
 
 // How a member joins. TIMEVISOR_JOIN_OPTIONS_INIT: on timeline "tai", without a requirement or key.
 typedef struct timevisor_join_options {
@@ -1293,6 +1409,161 @@ int timevisor_watch_on_ready(const struct timevisor_watch *watch, struct timevis
 
 // Ends the watch. NULL is allowed.
 void timevisor_watch_free(struct timevisor_watch *watch);
+
+// Begins to take edges of a GPIO line. The kernel stamps them in its interrupt handler: after the
+// edge, by the interrupt's latency.
+//
+// chip: such as "/dev/gpiochip0"; line: its number there; edges: a timevisor_edge, not
+// TIMEVISOR_EDGE_UNKNOWN.
+// Returns 0; -ENOENT, -ENOTTY: no such chip; -EINVAL: also no such line; -EBUSY: the kernel or
+// another program uses it; -EACCES, -EPERM: this user may not; -ENXIO: also lines that cannot
+// interrupt; -ENOTSUP: a clock for tests; otherwise as timevisor_now. Any thread.
+int timevisor_line_events_start(const struct timevisor_timeline *timeline,
+                                const char *chip,
+                                uint32_t line,
+                                int edges,
+                                struct timevisor_pin_events **events);
+
+// Begins to take edges at a channel of a PTP clock, which stamps them itself. Not tested on
+// hardware. The pin must have been given to the channel: timevisor_ptp_pins_set. The clock may be
+// steered, but must not be set meanwhile.
+//
+// device: such as "/dev/ptp0".
+// Returns 0; -ENOENT: also no such channel; -ENOTSUP: also a clock that cannot be compared with the
+// counter closely; otherwise as timevisor_line_events_start. Any thread; takes 0.1 s.
+int timevisor_ptp_events_start(const struct timevisor_timeline *timeline,
+                               const char *device,
+                               uint32_t channel,
+                               int edges,
+                               struct timevisor_pin_events **events);
+
+// Waits for the next edge. `options` (spin_ns is not used) and `event` may be NULL.
+//
+// Returns 0; -ESTALE, -EBADMSG, -EIO, -EIDRM: there was an edge, but when is not known (`edge` and
+// `lost` are given, later ones may be known again); -ENODEV: the device is gone; -EBUSY: another
+// thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options say; -EINVAL. Blocks.
+int timevisor_pin_events_next(const struct timevisor_pin_events *events,
+                              const struct timevisor_wait_options *options,
+                              struct timevisor_pin_event *event);
+
+// The descriptor to poll: readable while there are edges.
+int timevisor_pin_events_fd(const struct timevisor_pin_events *events);
+
+// Takes the next edge; never blocks. `event` may be NULL.
+//
+// Returns 0; -EAGAIN: there is none, poll again; otherwise as timevisor_pin_events_next.
+int timevisor_pin_events_on_ready(const struct timevisor_pin_events *events, struct timevisor_pin_event *event);
+
+// Ends the events, and gives the line back. NULL is allowed.
+void timevisor_pin_events_free(struct timevisor_pin_events *events);
+
+// Takes a GPIO line as an output that begins active (not 0) or inactive.
+//
+// Returns 0; otherwise as timevisor_line_events_start. Any thread.
+int timevisor_output_open(const char *chip, uint32_t line, int active, struct timevisor_output **output);
+
+// Makes it active (not 0) or inactive now.
+//
+// Returns 0, or the driver's error. Any thread.
+int timevisor_output_set(const struct timevisor_output *output, int active);
+
+// Whether it is active: 1 or 0, or the driver's error (some cannot read outputs). Any thread.
+int timevisor_output_get(const struct timevisor_output *output);
+
+// Waits until the estimate has reached t_ns, and then makes the line active (not 0) or inactive. It
+// does so only if the clock meets the timeline's requirement, at the beginning and then, was not
+// disrupted, and it is not later than late_at_most_ns after t_ns.
+//
+// `options` and `changed` may be NULL.
+// Returns a timevisor_outcome, of which only 0 (TIMEVISOR_OUTCOME_FIRED) says that the line has
+// changed; TIMEVISOR_OUTCOME_TOO_LATE also when t_ns has come already. Negative: the line was not
+// changed (-ENODATA, -ETIMEDOUT, -ECANCELED and others, as timevisor_at), unless `first` is not 0:
+// then it has changed, but when is not known, or it reads back as the other value (-EIO). Any
+// thread; blocks.
+int timevisor_output_at(const struct timevisor_output *output,
+                        const struct timevisor_timeline *timeline,
+                        int64_t t_ns,
+                        int active,
+                        int64_t late_at_most_ns,
+                        const struct timevisor_wait_options *options,
+                        struct timevisor_changed *changed);
+
+// Begins to wait for an output's time. An event loop polls a descriptor; the line changes within
+// timevisor_output_at_on_ready.
+//
+// Arguments as for timevisor_output_at; spin_ns as in timevisor_wait_options.
+// Returns 0; -ETIME: t_ns has come already; -ERANGE: the clock does not meet the timeline's
+// requirement; -EMFILE and the like: no descriptors; -EINVAL. Any thread.
+int timevisor_output_at_start(const struct timevisor_output *output,
+                              const struct timevisor_timeline *timeline,
+                              int64_t t_ns,
+                              int active,
+                              int64_t late_at_most_ns,
+                              int64_t spin_ns,
+                              struct timevisor_output_at_handle **at);
+
+// The descriptor to poll: see timevisor_wait_fd.
+int timevisor_output_at_fd(const struct timevisor_output_at_handle *at);
+
+// Changes the line if its time has come. `changed` may be NULL.
+//
+// Returns a timevisor_outcome, of which only 0 says that the line has changed; -EAGAIN: not yet,
+// poll again (also after there was an outcome); -EBUSY: another thread is in this function;
+// otherwise as timevisor_output_at.
+int timevisor_output_at_on_ready(const struct timevisor_output_at_handle *at, struct timevisor_changed *changed);
+
+// Frees it; before its time the line stays as it is. NULL is allowed.
+void timevisor_output_at_free(struct timevisor_output_at_handle *at);
+
+// Gives the line back, once no timevisor_output_at_handle uses it. NULL is allowed. Not while
+// another thread uses the handle.
+void timevisor_output_free(struct timevisor_output *output);
+
+// Opens a PTP clock such as "/dev/ptp0". Not tested on hardware.
+//
+// Returns 0; -ENOENT, -ENOTTY: no such clock; -EACCES, -EPERM: this user may not write to it;
+// -EINVAL. Any thread.
+int timevisor_ptp_pins_open(const char *device, struct timevisor_ptp_pins **pins);
+
+// How many pins have a function that can be chosen; a negative code: NULL. Any thread. Not tested
+// on hardware.
+int timevisor_ptp_pins_count(const struct timevisor_ptp_pins *pins);
+
+// A pin, counted from 0. Not tested on hardware.
+//
+// Returns 0; -ENOENT: no such pin; -EINVAL; the driver's errors. Any thread.
+int timevisor_ptp_pins_get(const struct timevisor_ptp_pins *pins, uint32_t index, struct timevisor_ptp_pin *pin);
+
+// Uses a pin for a channel of a function. Not tested on hardware.
+//
+// function: a timevisor_pin_function, not TIMEVISOR_PIN_FUNCTION_UNKNOWN.
+// Returns 0; -ENOENT: no such pin; -EINVAL: also a channel or a function that it does not have; the
+// driver's errors. Any thread.
+int timevisor_ptp_pins_set(const struct timevisor_ptp_pins *pins, uint32_t index, int function, uint32_t channel);
+
+// Has an output's channel make one pulse of width_ns, which begins when the timeline's estimate is
+// t_ns, as far as can be told now: sooner is more exact. The clock's hardware makes it. Not tested
+// on hardware.
+//
+// `pulse` may be NULL.
+// Returns a timevisor_outcome, of which only 0 says that it will be made; -ENOENT: no such channel;
+// -ENOTSUP: also a clock that cannot be compared with the counter closely, or t_ns may have come
+// before the clock was told (then `first` is not 0); -EINVAL: also no width; otherwise as
+// timevisor_now. Any thread; takes 0.1 s.
+int timevisor_ptp_pins_pulse_at(const struct timevisor_ptp_pins *pins,
+                                const struct timevisor_timeline *timeline,
+                                uint32_t channel,
+                                int64_t t_ns,
+                                int64_t width_ns,
+                                struct timevisor_pulse *pulse);
+
+// Ends what an output's channel does, or is to do. Not tested on hardware.
+//
+// Returns 0; -ENOENT: no such channel; the driver's errors. Any thread.
+int timevisor_ptp_pins_end_output(const struct timevisor_ptp_pins *pins, uint32_t channel);
+
+// Frees them; pins keep their functions. NULL is allowed. Not while another thread uses the handle.
+void timevisor_ptp_pins_free(struct timevisor_ptp_pins *pins);
 
 // Joins a group as `member`. options->requirement is stated to the host, for as long as the
 // membership lives.

@@ -7,9 +7,10 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use timevisor::group::{GroupError, JoinError, ProposeError, Refusal, SecretError};
+use timevisor::pins::{PinError, Unplaced};
 use timevisor::{
-    BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError, PacketStampError,
-    ProblemCode, ReadError, RecordingError, TimelineError, WaitError,
+    AtOutcome, BindError, ConnectError, ConvertError, ElapsedError, HostCpuTimeError,
+    PacketStampError, ProblemCode, ReadError, RecordingError, TimelineError, WaitError,
 };
 
 /// Every code, and what it means in general.
@@ -29,15 +30,18 @@ const CODES: &[(c_int, &CStr)] = &[
     (libc::EIDRM, c"the timeline has ended: bind again"),
     (libc::EILSEQ, c"the file is no recording, or damaged"),
     (libc::EINVAL, c"invalid argument"),
-    (libc::EIO, c"the page's writer stopped in the middle of an update"),
+    (
+        libc::EIO,
+        c"the page's writer stopped in the middle of an update, or a line does not take its value",
+    ),
     (libc::EMSGSIZE, c"the payload is longer than 1 MiB"),
     (libc::ENODATA, c"the time is not known"),
-    (libc::ENOENT, c"there is no such page, timeline, binding or member"),
+    (libc::ENOENT, c"there is no such page, timeline, binding, member, device or pin"),
     (libc::ENOTCONN, c"nobody takes requirements here, or there is no bus"),
     (libc::ENOTRECOVERABLE, c"a bug in libtimevisor"),
     (libc::ENOTSUP, c"this is not possible with this clock, or this version of the library"),
     (libc::ENOTUNIQ, c"the counter was at this stamp more than once"),
-    (libc::ENXIO, c"the page cannot be read from here"),
+    (libc::ENXIO, c"the page cannot be read from here, or the line cannot interrupt"),
     (libc::E2BIG, c"a structure of a newer version sets something that this library does not know"),
     (libc::EPROTO, c"timevisord or the bus and this library do not understand each other"),
     (libc::ERANGE, c"the requirement cannot be met, or the stamp cannot be placed"),
@@ -231,6 +235,41 @@ impl From<PacketStampError> for Failure {
     }
 }
 
+impl From<PinError> for Failure {
+    fn from(error: PinError) -> Self {
+        let errno = match &error {
+            PinError::Refused { source, .. } | PinError::System(source) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            PinError::NoPin { .. } => libc::ENOENT,
+            PinError::NoComparison(_) => libc::ENOTSUP,
+            PinError::Counter(why)
+            | PinError::Unplaced { why, .. }
+            | PinError::Undated { why, .. } => errno_of_unplaced(why),
+            PinError::NotChanged(outcome) => match **outcome {
+                AtOutcome::Disrupted { .. } => libc::ESTALE,
+                AtOutcome::QotViolated { .. } => libc::ERANGE,
+                AtOutcome::TooLate { .. } | AtOutcome::Fired { .. } => libc::ETIME,
+            },
+            PinError::NotTaken { .. } => libc::EIO,
+            PinError::OutOfRange(_) => libc::EINVAL,
+            PinError::Wait(wait) => errno_of_wait(wait),
+        };
+        Self::of(errno, &error)
+    }
+}
+
+fn errno_of_unplaced(why: &Unplaced) -> c_int {
+    match why {
+        Unplaced::Read(error) => -Failure::from(*error).code,
+        Unplaced::Convert(error) => -Failure::from(*error).code,
+        Unplaced::Disrupted | Unplaced::TooOld => libc::ESTALE,
+        Unplaced::Contradiction => libc::EBADMSG,
+        Unplaced::NoCounter(_) => libc::ENOTSUP,
+        Unplaced::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
 impl From<ElapsedError> for Failure {
     fn from(error: ElapsedError) -> Self {
         match error {
@@ -243,18 +282,24 @@ impl From<ElapsedError> for Failure {
 
 impl From<WaitError> for Failure {
     fn from(error: WaitError) -> Self {
-        let errno = match &error {
-            WaitError::Read(error) => return (*error).into(),
-            WaitError::Disrupted { .. } => libc::ESTALE,
-            WaitError::Unknown => libc::ENODATA,
-            WaitError::Unreliable { .. } => libc::EBADMSG,
-            WaitError::TooLate { .. } => libc::ETIME,
-            WaitError::Cancelled => libc::ECANCELED,
-            WaitError::TimedOut => libc::ETIMEDOUT,
-            WaitError::OutOfRange(_) => libc::EINVAL,
-            WaitError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
-        };
-        Self::of(errno, &error)
+        match error {
+            WaitError::Read(error) => error.into(),
+            other => Self::of(errno_of_wait(&other), &other),
+        }
+    }
+}
+
+fn errno_of_wait(error: &WaitError) -> c_int {
+    match error {
+        WaitError::Read(error) => -Failure::from(*error).code,
+        WaitError::Disrupted { .. } => libc::ESTALE,
+        WaitError::Unknown => libc::ENODATA,
+        WaitError::Unreliable { .. } => libc::EBADMSG,
+        WaitError::TooLate { .. } => libc::ETIME,
+        WaitError::Cancelled => libc::ECANCELED,
+        WaitError::TimedOut => libc::ETIMEDOUT,
+        WaitError::OutOfRange(_) => libc::EINVAL,
+        WaitError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }
 

@@ -17,6 +17,7 @@
 //! | `cancel` | ending waits from another thread |
 //! | `wait` | waiting |
 //! | `at`, `periodic`, `watch` | actions, ticks, changes |
+//! | `pins` | events at GPIO lines and PTP pins, outputs at a time |
 //! | `group` | members that act together at a time |
 //! | `pending` | what the handles that wait have in common |
 //! | `manual` | a clock for tests |
@@ -56,6 +57,8 @@ mod at;
 mod periodic;
 
 mod watch;
+
+mod pins;
 
 mod group;
 

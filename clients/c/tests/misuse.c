@@ -22,6 +22,11 @@ static void null_handles(void) {
     timevisor_recorder *recorder;
     timevisor_recording *recording;
     timevisor_packet_stamps *packets;
+    timevisor_pin_events *events;
+    timevisor_output *output;
+    timevisor_output_at_handle *output_at;
+    timevisor_ptp_pins *pins;
+    timevisor_ptp_pin pin = TIMEVISOR_PTP_PIN_INIT;
     uint64_t stamp, other;
     char text[8];
 
@@ -53,6 +58,25 @@ static void null_handles(void) {
     NULLS(timevisor_packet_stamps_open(NULL, &packets));
     NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, &other));
     NULLS(timevisor_stamp_of_packet(NULL, 0, &stamp, NULL));
+    NULLS(timevisor_line_events_start(NULL, "/dev/null", 0, TIMEVISOR_EDGE_BOTH, &events));
+    NULLS(timevisor_ptp_events_start(NULL, "/dev/null", 0, TIMEVISOR_EDGE_BOTH, &events));
+    NULLS(timevisor_pin_events_next(NULL, NULL, NULL));
+    NULLS(timevisor_pin_events_fd(NULL));
+    NULLS(timevisor_pin_events_on_ready(NULL, NULL));
+    NULLS(timevisor_output_open(NULL, 0, 0, &output));
+    NULLS(timevisor_output_open("/dev/null", 0, 0, NULL));
+    NULLS(timevisor_output_set(NULL, 0));
+    NULLS(timevisor_output_get(NULL));
+    NULLS(timevisor_output_at(NULL, NULL, 0, 1, 0, NULL, NULL));
+    NULLS(timevisor_output_at_start(NULL, NULL, 0, 1, 0, 0, &output_at));
+    NULLS(timevisor_output_at_fd(NULL));
+    NULLS(timevisor_output_at_on_ready(NULL, NULL));
+    NULLS(timevisor_ptp_pins_open(NULL, &pins));
+    NULLS(timevisor_ptp_pins_count(NULL));
+    NULLS(timevisor_ptp_pins_get(NULL, 0, &pin));
+    NULLS(timevisor_ptp_pins_set(NULL, 0, TIMEVISOR_PIN_FUNCTION_OUTPUT, 0));
+    NULLS(timevisor_ptp_pins_pulse_at(NULL, NULL, 0, 0, 1, NULL));
+    NULLS(timevisor_ptp_pins_end_output(NULL, 0));
     NULLS(timevisor_compare_to(NULL, 0));
     NULLS(timevisor_reading_compare_to(NULL, 0));
     NULLS(timevisor_reading_compare(&reading, NULL));
@@ -108,6 +132,10 @@ static void null_handles(void) {
     timevisor_watch_free(NULL);
     timevisor_recording_free(NULL);
     timevisor_packet_stamps_free(NULL);
+    timevisor_pin_events_free(NULL);
+    timevisor_output_free(NULL);
+    timevisor_output_at_free(NULL);
+    timevisor_ptp_pins_free(NULL);
     CHECK(timevisor_recorder_close(NULL) == 0);
     timevisor_manual_free(NULL);
 }
@@ -127,6 +155,21 @@ static void no_page(void) {
     options.timeout_ns = 0;
     options.reserved = 1;
     FAILS(timevisor_connect(&options, &client), E2BIG, "reserved");
+}
+
+/* What is no chip, and no PTP clock, says what to give. */
+static void no_pins(timevisor_timeline *tai) {
+    timevisor_pin_events *events;
+    timevisor_output *output;
+    timevisor_ptp_pins *pins;
+
+    FAILS(timevisor_output_open("/dev/null", 3, 0, &output), ENOTTY, "/dev/gpiochipN");
+    CHECK(output == NULL);
+    FAILS(timevisor_output_open("/nonexistent", 3, 0, &output), ENOENT, "no such device");
+    FAILS(timevisor_ptp_pins_open("/dev/null", &pins), ENOTTY, "/dev/ptpN");
+    FAILS(timevisor_line_events_start(tai, "/dev/null", 0, TIMEVISOR_EDGE_UNKNOWN, &events), EINVAL, "timevisor_edge");
+    FAILS(timevisor_line_events_start(tai, "/dev/null", 0, TIMEVISOR_EDGE_BOTH, &events), ENOTSUP, "clock for tests");
+    CHECK(events == NULL);
 }
 
 static void structures(timevisor_timeline *tai) {
@@ -256,6 +299,7 @@ int main(void) {
     texts();
     null_handles();
     no_page();
+    no_pins(tai);
     structures(tai);
     nothing_is_lost(clock, tai);
     numbers(clock, tai);

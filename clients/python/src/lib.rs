@@ -10,6 +10,7 @@
 //! | `recording` | `Recorder`, `Recording`, `PacketStamps` |
 //! | `requirement` | `Requirement` |
 //! | `wait` | blocking without the GIL, descriptors, `Cancel` |
+//! | `pins` | `PinEvents`, `OutputLine`, `PtpPins`: events at pins, outputs at a time |
 //! | `group` | `Group`: members that act together at a time |
 //! | `manual` | `Clock`: hand-driven, for tests |
 //! | `arguments` | instants and spans out of Python's integers; floats refused |
@@ -32,6 +33,7 @@ mod elapsed;
 mod errors;
 mod group;
 mod manual;
+mod pins;
 mod reading;
 mod recording;
 mod records;
@@ -53,6 +55,8 @@ mod _timevisor {
     use crate::group::{Group, GroupWait, Messages, Pending, Proposals, Reports};
     #[pymodule_export]
     use crate::manual::Clock;
+    #[pymodule_export]
+    use crate::pins::{OutputFd, OutputLine, PinEvents, PtpPins};
     #[pymodule_export]
     use crate::reading::Reading;
     #[pymodule_export]

@@ -9,6 +9,7 @@ use timevisor::MissedTicks;
 
 use crate::arguments::{InstantNs, Span};
 use crate::errors::OrRaise;
+use crate::pins::{PinEvents, edges_from};
 use crate::reading::Reading;
 use crate::recording::{PacketStamps, Recorder};
 use crate::records;
@@ -62,6 +63,35 @@ impl Timeline {
     /// Begins to watch CLOCK_REALTIME, so that stamps of packets can be placed on the counter.
     fn packet_stamps(&self, py: Python<'_>) -> PyResult<PacketStamps> {
         self.0.packet_stamps().or_raise(py).map(PacketStamps)
+    }
+
+    /// Edges of a GPIO line, from now on.
+    #[pyo3(signature = (chip, line, edges="both", *, cancel=None))]
+    fn line_events(
+        &self,
+        py: Python<'_>,
+        chip: PathBuf,
+        line: u32,
+        edges: &str,
+        cancel: Option<Cancel>,
+    ) -> PyResult<PinEvents> {
+        let events = self.0.line_events(chip, line, edges_from(edges)?).or_raise(py)?;
+        Ok(PinEvents::new(events, Patience::new(None, None, cancel)))
+    }
+
+    /// Edges at a channel of a PTP clock, from now on. Not tested on hardware.
+    #[pyo3(signature = (device, channel, edges="both", *, cancel=None))]
+    fn ptp_events(
+        &self,
+        py: Python<'_>,
+        device: PathBuf,
+        channel: u32,
+        edges: &str,
+        cancel: Option<Cancel>,
+    ) -> PyResult<PinEvents> {
+        let edges = edges_from(edges)?;
+        let events = py.detach(|| self.0.ptp_events(device, channel, edges)).or_raise(py)?;
+        Ok(PinEvents::new(events, Patience::new(None, None, cancel)))
     }
 
     /// Records the present publication for later conversions.

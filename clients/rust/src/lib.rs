@@ -33,6 +33,7 @@
 //! | `measured_span` | [`MeasuredSpan`]: the time between two stamps |
 //! | `recording` | [`Recording`], [`Recorder`]: publications in a file |
 //! | `packets` | [`PacketStamps`]: the kernel's stamps of packets as counter values |
+//! | [`pins`] | events at GPIO lines and PTP pins, outputs at a time |
 //! | `channel` | the connection to timevisord: requirements only, never time |
 //! | `error` | why something did not work, and what to do |
 //!
@@ -55,6 +56,7 @@ mod history;
 pub mod manual;
 mod measured_span;
 mod packets;
+pub mod pins;
 mod reading;
 mod recording;
 mod requirement;

@@ -28,7 +28,7 @@ use crate::unpoisoned;
 
 /// STA_PPSTIME of adjtimex(2): with a pulse per second, the kernel may correct half a second within
 /// one second.
-const STA_PPSTIME: i32 = 0x4;
+pub(crate) const STA_PPSTIME: i32 = 0x4;
 
 /// Each stamp is rounded to a nanosecond, once in the kernel and once in the vDSO.
 const GRANULARITY: Duration = Duration::from_nanos(2);
@@ -180,8 +180,9 @@ fn offset() -> (Duration, Duration) {
 }
 
 /// The counter values between which CLOCK_REALTIME was at `stamp`, from comparisons of the two in
-/// order: the first one is from when watching started, the last one from now.
-fn placed(
+/// order: the first one is from when watching started, the last one from now. For other clocks, too
+/// (`pins`).
+pub(crate) fn placed(
     stamp: Instant<Utc>,
     compared: [Bracket; 3],
     rates: (Period, Period),
@@ -206,7 +207,11 @@ fn placed(
 }
 
 /// As [`placed`], from one comparison that may be before or after the stamp.
-fn around(stamp: Instant<Utc>, bracket: &Bracket, rates: (Period, Period)) -> (u64, u64) {
+pub(crate) fn around(
+    stamp: Instant<Utc>,
+    bracket: &Bracket,
+    rates: (Period, Period),
+) -> (u64, u64) {
     let fewest = |span: Duration| rates.1.ticks_in(span);
     let most = |span: Duration| rates.0.ticks_in(span).saturating_add(1);
     let apart = stamp - bracket.realtime;

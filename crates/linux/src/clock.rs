@@ -85,9 +85,18 @@ impl Bracket {
 
 /// The narrowest of `tries` brackets (at least one).
 pub fn bracket(counter: &impl Counter, tries: usize) -> Bracket {
+    narrowest(counter, tries, realtime)
+}
+
+/// As [`bracket`], of CLOCK_MONOTONIC: the field is named after the other clock.
+pub fn monotonic_bracket(counter: &impl Counter, tries: usize) -> Bracket {
+    narrowest(counter, tries, || Instant::from_unix_nanos(nanos(libc::CLOCK_MONOTONIC)))
+}
+
+fn narrowest(counter: &impl Counter, tries: usize, clock: impl Fn() -> Instant<Utc>) -> Bracket {
     let one = || {
         let before = counter.read_ordered();
-        let realtime = realtime();
+        let realtime = clock();
         Bracket { before, realtime, after: counter.read_ordered() }
     };
     let mut best = one();
@@ -207,6 +216,11 @@ mod tests {
         let found = bracket(&MonotonicRaw, 8);
         assert!(found.before <= found.after);
         assert!(found.realtime.secs() > 1_600_000_000, "{:?}", found.realtime);
+        let earlier = monotonic();
+        let found = monotonic_bracket(&MonotonicRaw, 8);
+        assert!(found.before <= found.after);
+        let read = found.realtime.since_epoch();
+        assert!(earlier <= read && read <= monotonic(), "{read}");
     }
 
     #[test]

@@ -38,7 +38,9 @@
 //! | [`virtio_port`] | a guest's end of a virtio-serial port |
 //! | [`vsock`] | stream sockets between a host and its guests |
 //! | [`pci`] | clock pages in the memory of a guest's ivshmem device |
-//! | [`phc`] | PTP hardware clocks, read only |
+//! | [`gpio`] | GPIO lines: events with the kernel's stamps, outputs |
+//! | `ioctl` | device calls, each with the structure that its number was made for |
+//! | [`phc`] | PTP hardware clocks: reading, pins |
 //! | [`poll`], [`signals`], [`notify`] | a daemon's event loop, termination signals and systemd notifications |
 //! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
 //! | [`process`] | /proc: processes with their users, files and mappings; other processes' memory, read only |
@@ -69,8 +71,10 @@ pub mod event_fd;
 pub mod file_system;
 pub mod foreign_memory;
 pub mod freezer;
+pub mod gpio;
 pub mod helper;
 pub mod introspector;
+mod ioctl;
 pub mod kvm;
 pub mod last_words;
 pub mod lock_file;

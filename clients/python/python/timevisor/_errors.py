@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 if TYPE_CHECKING:
     from ._timevisor import Reading
-    from ._words import Achieved, Tried
+    from ._words import Achieved, Edge, Tried
 
 
 class TimevisorError(Exception):
@@ -102,11 +102,31 @@ class DisruptedError(TimevisorError):
     """The first one after."""
 
 
+class PinUnusable(TimevisorError):
+    """A chip, line, PTP clock, pin or channel cannot be used; or a line does not take its value."""
+
+
+class Unplaced(TimevisorError):
+    """There was an event at a pin, or an output has changed, but when is not known."""
+
+    edge: Optional[Edge]
+    """Of the event; None for an output, and at a PTP clock."""
+    lost: int
+    """As ``PinEvent.lost``."""
+
+
+class NotMet(TimevisorError):
+    """An output was not changed, because the clock does not meet the handle's requirement or must not be relied on."""
+
+    reading: Reading
+
+
 class TooLateError(TimevisorError):
-    """``wait_surely_before``: it is not surely before the time any more."""
+    """``wait_surely_before``: it is not surely before the time any more. An output: its time has come already, so that it was not
+    changed."""
 
     by_ns: int
-    """How far the reading's latest is beyond the time: 0 or more."""
+    """How far the reading's latest (for an output: its estimate) is beyond the time: 0 or more."""
     reading: Reading
 
 

@@ -8,6 +8,7 @@ from ._group_words import Info, MemberId, Message, Outcome, ProposalId, Proposed
 from ._words import (
     Achieved,
     AtOutcome,
+    Changed,
     ChannelChoice,
     Comparison,
     Epoch,
@@ -17,6 +18,9 @@ from ._words import (
     MeasuredSpan,
     Notice,
     PageChoice,
+    Pin,
+    PinEvent,
+    Pulse,
     Segment,
     Span,
     Status,
@@ -37,10 +41,14 @@ __all__ = [
     "Group",
     "GroupWait",
     "Messages",
+    "OutputFd",
+    "OutputLine",
     "PacketStamps",
     "Pending",
     "Periodic",
+    "PinEvents",
     "Proposals",
+    "PtpPins",
     "Reading",
     "Recorder",
     "Recording",
@@ -210,6 +218,23 @@ class Timeline:
         socket is opened.
 
         Raises PageUnusable (a clock for tests), Unknown, KernelRefused.
+        """
+    def line_events(
+        self, chip: _Path, line: int, edges: str = "both", *, cancel: Optional[Cancel] = None
+    ) -> PinEvents:
+        """Edges of a GPIO line of a chip such as ``/dev/gpiochip0``, from now on. The kernel stamps them in its interrupt handler:
+        after the edge, by the interrupt's latency.
+
+        ``edges``: an ``Edges`` or its word. ``cancel`` is for its use as an iterator.
+        Raises PinUnusable, PageUnusable (a clock for tests), and what reading raises.
+        """
+    def ptp_events(
+        self, device: _Path, channel: int, edges: str = "both", *, cancel: Optional[Cancel] = None
+    ) -> PinEvents:
+        """Edges at a channel of a PTP clock such as ``/dev/ptp0``, which stamps them itself. Not tested on hardware. The pin must
+        have been given to the channel (``PtpPins.set_pin``); the clock must not be set meanwhile.
+
+        Raises as ``line_events``.
         """
     def observe(self) -> None:
         """Records the present publication for later conversions. Call it every few seconds if you only take stamps."""
@@ -541,6 +566,92 @@ class Watch:
     def on_ready(self) -> Optional[Event]:
         """Looks whether something happened; None: nothing."""
     def close(self) -> None: ...
+
+@final
+class PinEvents:
+    """Edges for ever: an iterator, ``event``, or a descriptor for an event loop. One thread at a time.
+
+    Raises Unplaced for an edge whose time is not known; later ones may be known again. Raises PinUnusable when the device is gone.
+    """
+
+    def __iter__(self) -> Iterator[PinEvent]: ...
+    def __next__(self) -> PinEvent: ...
+    def event(self, *, timeout_ns: Optional[Span] = None, cancel: Optional[Cancel] = None) -> PinEvent:
+        """Waits for the next edge."""
+    def fileno(self) -> int:
+        """Readable while there are edges."""
+    def on_ready(self) -> Optional[PinEvent]:
+        """Takes the next edge; None: there is none."""
+    def close(self) -> None:
+        """Gives the line back."""
+
+@final
+class OutputLine:
+    """A GPIO line as an output that begins active or not; given back when this is dropped. For any thread. Raises PinUnusable."""
+
+    def __new__(cls, chip: _Path, line: int, active: bool = False) -> OutputLine: ...
+    def set(self, active: bool) -> None:
+        """Makes it active or inactive now."""
+    def get(self) -> bool:
+        """Whether it is active."""
+    def at(
+        self,
+        timeline: Timeline,
+        t_ns: int,
+        active: bool,
+        *,
+        late_at_most_ns: Optional[Span] = None,
+        spin_ns: Optional[Span] = None,
+        timeout_ns: Optional[Span] = None,
+        cancel: Optional[Cancel] = None,
+    ) -> Changed:
+        """Waits until the estimate has reached ``t_ns``, and then makes it active or inactive.
+
+        Does so only if the clock meets the handle's requirement, now and then, was not disrupted, and it is not later than
+        ``late_at_most_ns`` after ``t_ns`` (10 ms by default). The line stays as it is if this raises TooLateError (also where
+        ``t_ns`` has come already), NotMet, DisruptedError, or what a wait raises; it has changed if this raises Unplaced.
+        """
+    def at_fd(
+        self,
+        timeline: Timeline,
+        t_ns: int,
+        active: bool,
+        *,
+        late_at_most_ns: Optional[Span] = None,
+        spin_ns: Optional[Span] = None,
+    ) -> OutputFd:
+        """The same as a descriptor for an event loop."""
+
+@final
+class OutputFd:
+    """An output's time for an event loop: call ``on_ready`` once, then whenever the descriptor is readable."""
+
+    def fileno(self) -> int: ...
+    def on_ready(self) -> Optional[Changed]:
+        """Changes the line if its time has come; None: not yet, or already over."""
+    def close(self) -> None:
+        """Leaves the line as it is."""
+
+@final
+class PtpPins:
+    """The pins of a PTP clock such as ``/dev/ptp0``. Not tested on hardware. For any thread. Raises PinUnusable."""
+
+    def __new__(cls, device: _Path) -> PtpPins: ...
+    @property
+    def count(self) -> int:
+        """How many pins have a function that can be chosen. Not tested on hardware."""
+    def pin(self, index: int) -> Pin:
+        """A pin, counted from 0. Not tested on hardware."""
+    def set_pin(self, index: int, function: str, channel: int) -> None:
+        """Uses a pin for a channel of a function: a ``PinFunction`` or its word. Not tested on hardware."""
+    def pulse_at(self, timeline: Timeline, channel: int, t_ns: int, width_ns: Span) -> Pulse:
+        """Has an output's channel make one pulse, which begins when the timeline's estimate is ``t_ns``, as far as can be told now.
+        Not tested on hardware.
+
+        Raises TooLateError, NotMet, OutOfRange; Unplaced when ``t_ns`` may have come before the clock was told.
+        """
+    def end_output(self, channel: int) -> None:
+        """Ends what an output's channel does, or is to do. Not tested on hardware."""
 
 @final
 class Clock:

@@ -92,6 +92,35 @@ class Change(_Word):
     """The clock may have stepped."""
 
 
+class Edge(_Word):
+    """A change of a line, as its active state."""
+
+    RISING = "rising"
+    """It became active."""
+    FALLING = "falling"
+    """It became inactive."""
+
+
+class Edges(_Word):
+    """Which edges are events."""
+
+    RISING = "rising"
+    FALLING = "falling"
+    BOTH = "both"
+
+
+class PinFunction(_Word):
+    """What a PTP pin is used for. Not tested on hardware."""
+
+    NONE = "none"
+    TIMESTAMP = "timestamp"
+    """Its edges are stamped."""
+    OUTPUT = "output"
+    """A signal is made at it."""
+    PHY_SYNC = "phy_sync"
+    """Synchronizes the physical layer."""
+
+
 @dataclass(frozen=True)
 class Tried:
     """A place that was looked at and not taken."""
@@ -272,6 +301,60 @@ class Unlimited:
 
 
 ValidUntil = Union[Exceeded, Until, Unlimited]
+
+
+@dataclass(frozen=True)
+class PinEvent:
+    """An edge at a pin."""
+
+    edge: Optional[Edge]
+    """None at a PTP clock, which does not say."""
+    lost: int
+    """So many edges between the last event and this one were not delivered, at least. Always 0 at a PTP clock."""
+    first: int
+    """The counter, no later than the stamp."""
+    last: int
+    """The counter, no earlier than the stamp."""
+    reading: Reading
+    """When it was stamped. The longer the event waited to be read, the wider: 0.25 ms for each millisecond at a GPIO line."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """An output that has changed."""
+
+    lateness_ns: int
+    """The estimate when the line had surely changed, less the time it was to change: 0 or more."""
+    first: int
+    """The counter, before it changed."""
+    last: int
+    """The counter, after it had changed."""
+    reading: Reading
+    """When it changed."""
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A pulse that a PTP clock will make. Not tested on hardware."""
+
+    device_ns: int
+    """When it begins, by the PTP clock, ns of its own timescale."""
+    first: int
+    last: int
+    reading: Reading
+    """When it begins on the timeline, provided that nobody sets the PTP clock and the timeline is not disrupted before."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A pin of a PTP clock. Not tested on hardware."""
+
+    name: str
+    index: int
+    function: Optional[PinFunction]
+    """None: one that this library does not know."""
+    channel: int
+    """The channel of that function."""
 
 
 @dataclass(frozen=True)

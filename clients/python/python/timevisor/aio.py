@@ -21,8 +21,8 @@ from typing import Generic, Optional, Protocol, Sequence, Type, TypeVar, cast
 
 from ._errors import Left
 from ._group_words import Outcome
-from ._timevisor import Group, Pending, Timeline, When
-from ._words import AtOutcome, Event, Span, Tick, Waited
+from ._timevisor import Group, OutputLine, Pending, Timeline, When
+from ._words import AtOutcome, Changed, Event, PinEvent, Span, Tick, Waited
 
 __all__ = [
     "Stream",
@@ -30,9 +30,12 @@ __all__ = [
     "barrier",
     "decided",
     "inbox",
+    "line_events",
     "outcome",
+    "output_at",
     "periodic",
     "propose",
+    "ptp_events",
     "sleep",
     "wait_for",
     "wait_for_names",
@@ -103,6 +106,29 @@ def periodic(timeline: Timeline, period_ns: Span, phase_ns: int = 0, missed: str
 def watch(timeline: Timeline) -> Stream[Event]:
     """As ``Timeline.watch``, for ``async for``."""
     return Stream(timeline.watch())
+
+
+def line_events(timeline: Timeline, chip: str, line: int, edges: str = "both") -> Stream[PinEvent]:
+    """As ``Timeline.line_events``, for ``async for``. The longer an edge waits for its task, the wider its reading."""
+    return Stream(timeline.line_events(chip, line, edges))
+
+
+def ptp_events(timeline: Timeline, device: str, channel: int, edges: str = "both") -> Stream[PinEvent]:
+    """As ``Timeline.ptp_events``, for ``async for``. Not tested on hardware."""
+    return Stream(timeline.ptp_events(device, channel, edges))
+
+
+async def output_at(
+    output: OutputLine,
+    timeline: Timeline,
+    t_ns: int,
+    active: bool,
+    *,
+    late_at_most_ns: Optional[Span] = None,
+    spin_ns: Optional[Span] = None,
+) -> Changed:
+    """As ``OutputLine.at``. Cancelling the task leaves the line as it is."""
+    return await _once(output.at_fd(timeline, t_ns, active, late_at_most_ns=late_at_most_ns, spin_ns=spin_ns))
 
 
 async def wait_for(group: Group, count: int) -> None:

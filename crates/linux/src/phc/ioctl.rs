@@ -5,9 +5,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
 use timevisor_time::{Instant, NANOS_PER_SEC, Timescale};
+
+use crate::ioctl::{Ioctl, READ, WRITE};
 
 /// PTP_MAX_SAMPLES.
 pub const MAX_SAMPLES: usize = 25;
@@ -16,9 +18,9 @@ pub const MAX_SAMPLES: usize = 25;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub(super) struct ClockTime {
-    sec: i64,
-    nsec: u32,
-    reserved: u32,
+    pub(super) sec: i64,
+    pub(super) nsec: u32,
+    pub(super) reserved: u32,
 }
 
 /// struct ptp_clock_caps.
@@ -37,6 +39,7 @@ struct ClockCaps {
 }
 
 /// struct ptp_sys_offset.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct SysOffset {
     n_samples: u32,
@@ -46,6 +49,7 @@ struct SysOffset {
 
 /// struct ptp_sys_offset_extended. In `rsv[0]`, kernels since 6.12 expect the clock id for the
 /// system stamps; 0 is CLOCK_REALTIME, as before.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct SysOffsetExtended {
     n_samples: u32,
@@ -72,24 +76,13 @@ const _: () = assert!(
         && size_of::<SysOffsetPrecise>() == 64
 );
 
-const WRITE: u32 = 1;
-const READ: u32 = 2;
 /// PTP_CLK_MAGIC.
-const MAGIC: u32 = b'=' as u32;
+pub(super) const MAGIC: u8 = b'=';
 
-/// _IOC of include/uapi/asm-generic/ioctl.h (x86, Arm and RISC-V).
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "sizes are checked above; a Request is 32 or 64 bits"
-)]
-const fn request<T>(direction: u32, number: u32) -> libc::Ioctl {
-    (direction << 30 | (size_of::<T>() as u32) << 16 | MAGIC << 8 | number) as libc::Ioctl
-}
-
-const GETCAPS: libc::Ioctl = request::<ClockCaps>(READ, 1);
-const SYS_OFFSET: libc::Ioctl = request::<SysOffset>(WRITE, 5);
-const SYS_OFFSET_PRECISE: libc::Ioctl = request::<SysOffsetPrecise>(READ | WRITE, 8);
-const SYS_OFFSET_EXTENDED: libc::Ioctl = request::<SysOffsetExtended>(READ | WRITE, 9);
+const GETCAPS: Ioctl<ClockCaps> = Ioctl::new(READ, MAGIC, 1);
+const SYS_OFFSET: Ioctl<SysOffset> = Ioctl::new(WRITE, MAGIC, 5);
+const SYS_OFFSET_PRECISE: Ioctl<SysOffsetPrecise> = Ioctl::new(READ | WRITE, MAGIC, 8);
+const SYS_OFFSET_EXTENDED: Ioctl<SysOffsetExtended> = Ioctl::new(READ | WRITE, MAGIC, 9);
 
 /// The capabilities that the device reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +91,12 @@ pub struct Capabilities {
     pub max_adjustment_ppb: i32,
     /// The device claims to support PTP_SYS_OFFSET_PRECISE.
     pub cross_timestamping: bool,
+    /// Channels that stamp the edges of an input.
+    pub timestamp_channels: u32,
+    /// Channels that make a signal at an output.
+    pub output_channels: u32,
+    /// Pins whose function can be chosen.
+    pub pins: u32,
 }
 
 /// The device's time between two readings of CLOCK_REALTIME.
@@ -122,17 +121,20 @@ pub struct Precise<D> {
 
 pub(super) fn capabilities(file: &File) -> io::Result<Capabilities> {
     let mut caps = ClockCaps::default();
-    call(file, GETCAPS, &mut caps)?;
+    GETCAPS.call(file.as_fd(), &mut caps)?;
     Ok(Capabilities {
         max_adjustment_ppb: caps.max_adj,
         cross_timestamping: caps.cross_timestamping != 0,
+        timestamp_channels: u32::try_from(caps.n_ext_ts).unwrap_or(0),
+        output_channels: u32::try_from(caps.n_per_out).unwrap_or(0),
+        pins: u32::try_from(caps.n_pins).unwrap_or(0),
     })
 }
 
 /// PTP_SYS_OFFSET_PRECISE: EOPNOTSUPP if the device does not support hardware cross-timestamping.
 pub(super) fn precise<D>(file: &File) -> io::Result<Precise<D>> {
     let mut offset = SysOffsetPrecise::default();
-    call(file, SYS_OFFSET_PRECISE, &mut offset)?;
+    SYS_OFFSET_PRECISE.call(file.as_fd(), &mut offset)?;
     let raw = nanos(offset.sys_monoraw)?;
     Ok(Precise {
         device: instant(offset.device)?,
@@ -152,7 +154,7 @@ pub(super) fn extended<S: Timescale, D>(
         rsv: [0; 3],
         ts: [[ClockTime::default(); 3]; MAX_SAMPLES],
     };
-    call(file, SYS_OFFSET_EXTENDED, &mut offset)?;
+    SYS_OFFSET_EXTENDED.call(file.as_fd(), &mut offset)?;
     offset.ts[..samples].iter().map(|[a, b, c]| triple(*a, *b, *c)).collect()
 }
 
@@ -164,16 +166,9 @@ pub(super) fn plain<S: Timescale, D>(file: &File, samples: usize) -> io::Result<
         rsv: [0; 3],
         ts: [ClockTime::default(); 2 * MAX_SAMPLES + 1],
     };
-    call(file, SYS_OFFSET, &mut offset)?;
+    SYS_OFFSET.call(file.as_fd(), &mut offset)?;
     let stamps = &offset.ts[..=2 * samples];
     stamps.windows(3).step_by(2).map(|w| triple(w[0], w[1], w[2])).collect()
-}
-
-fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-    // SAFETY: each request number above was made for the type that is passed with it, so the kernel
-    // reads and writes exactly `argument`, which outlives the call; the descriptor is open.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, core::ptr::from_mut(argument)) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn triple<S, D>(
@@ -184,7 +179,7 @@ fn triple<S, D>(
     Ok(Triple { before: instant(before)?, device: instant(device)?, after: instant(after)? })
 }
 
-fn instant<S>(time: ClockTime) -> io::Result<Instant<S>> {
+pub(super) fn instant<S>(time: ClockTime) -> io::Result<Instant<S>> {
     nanos(time).map(Instant::from_unix_nanos)
 }
 
@@ -208,10 +203,10 @@ mod tests {
     /// The numbers are those that a C compiler computes from the header of Linux 6.1.
     #[test]
     fn the_numbers_are_the_kernels() {
-        assert_eq!(GETCAPS, 0x8050_3d01);
-        assert_eq!(SYS_OFFSET, 0x4340_3d05);
-        assert_eq!(SYS_OFFSET_PRECISE, 0xc040_3d08_u32 as libc::Ioctl);
-        assert_eq!(SYS_OFFSET_EXTENDED, 0xc4c0_3d09_u32 as libc::Ioctl);
+        assert_eq!(GETCAPS.number(), 0x8050_3d01);
+        assert_eq!(SYS_OFFSET.number(), 0x4340_3d05);
+        assert_eq!(SYS_OFFSET_PRECISE.number(), 0xc040_3d08_u32 as libc::Ioctl);
+        assert_eq!(SYS_OFFSET_EXTENDED.number(), 0xc4c0_3d09_u32 as libc::Ioctl);
         assert_eq!(offset_of!(ClockCaps, cross_timestamping), 24);
         assert_eq!(offset_of!(SysOffset, ts), 16);
         assert_eq!(offset_of!(SysOffsetExtended, ts), 16);

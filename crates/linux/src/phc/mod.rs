@@ -1,4 +1,4 @@
-//! PTP hardware clocks (/dev/ptpN), read only.
+//! PTP hardware clocks (/dev/ptpN): reading, and their pins.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -6,11 +6,13 @@
 //! | [`identity`] | which clock a device file leads to, from sysfs |
 //! | [`ioctl`] | the PTP_SYS_OFFSET_* calls with the kernel's struct layouts |
 //! | [`sample`] | one reading placed between two values of our counter, by the best [`Method`] the device has |
+//! | [`pins`] | stamps of edges and signals at a time; not tested on hardware |
 //!
-//! Not here: setting or disciplining a PHC, external time stamps, pins.
+//! Not here: setting or disciplining a PHC.
 
 pub mod identity;
 pub mod ioctl;
+pub mod pins;
 pub mod sample;
 
 use std::fs::File;
