@@ -13,7 +13,6 @@ use crate::host::Host;
 use crate::programs;
 use crate::python::Python;
 use crate::scenario::Context;
-use crate::tests::containers::first_programs::build_c;
 
 /// Makes a chip of four lines, and prints its device's and its own name.
 const CHIP: &str = "mount -t configfs none /sys/kernel/config && cd /sys/kernel/config/gpio-sim && mkdir lab && mkdir lab/bank0 \
@@ -28,10 +27,9 @@ pub(crate) fn gpio(ctx: &Context) -> anyhow::Result<String> {
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
     let qemu = ctx.qemu_10()?;
-    let sources = programs::workspace()?;
-    let folder = sources.join("lab/src/tests/pins");
+    let folder = programs::workspace()?.join("lab/src/tests/pins");
     let c = ctx.path("pins-c");
-    build_c(&sources, &folder.join("pins.c"), &ctx.path("prefix"), &c)?;
+    programs::build_c(&folder.join("pins.c"), &ctx.path("prefix"), &c)?;
     let script = ctx.path("pins.py");
     fs::copy(folder.join("pins.py"), &script)?;
     let python = Python::archive(ctx.log_dir())?;
@@ -43,7 +41,7 @@ pub(crate) fn gpio(ctx: &Context) -> anyhow::Result<String> {
             let image = image.module("gpio_sim");
             Ok(files.iter().fold(image, |image, file| image.program(file)))
         })
-        .builder(|builder| Ok(builder.memory_mib(512)))
+        .builder(|builder| builder.memory_mib(512))
         .start()?;
     client.guest.wait_ready()?;
     host.wait_vm("guest", "synchronized")?;
