@@ -29,7 +29,7 @@ class Malformed(Exception):
 
 
 class SetPoint(NamedTuple):
-    """Where one arm shall be when the datagram arrives. `stamp_ns` is the sender's clock; the plant only records it."""
+    """Where one arm shall be when the datagram arrives by the shortest way. `stamp_ns` is the sender's clock: differences are used."""
 
     arm: str
     sequence: int

@@ -1,6 +1,8 @@
 """One arm's drives: what they follow in each step. Pure: set-points and a time in, a command out.
 
-A set-point says where the arm shall be at the moment the datagram arrives. From there the drive moves on with the
+A set-point says where the arm shall be at the moment the datagram arrives, if it came by the shortest way. One that took
+longer than the shortest of the last WAY_NS was late on its way, and is taken for when it would have arrived: the drive
+knows that from the differences of stamps and arrivals, without a clock of its own. From there it moves on with the
 set-point's velocity and acceleration until the next one, for EXTRAPOLATE_NS at most, and then holds. So two
 controllers that send at different moments of the 2 ms do not disagree by v * 2 ms, and a late plant step uses the
 right set-point: the one that had arrived by the step's own time.
@@ -10,7 +12,8 @@ ENGAGE_RAD from the measured angles or ENGAGE_RAD_S from the measured speeds. It
 RESUME_STEPS; after a longer one a controller must bring its arm back with a motion that begins at rest.
 
 The acceleration, which the torque feed-forward needs, is the velocities' difference over the stamps' difference
-between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them.
+between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them, and
+a clock that is set back looks like a longer way for WAY_NS, and then no more.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 from datagram import SetPoint
 
 EXTRAPOLATE_NS = 10_000_000  # a guest's wake-up was late by 6 ms at most
+WAY_NS = 500_000_000  # a guest's set-points took 3 ms longer than the shortest one, and once 13 ms
 DISENGAGE_NS = 100_000_000  # without set-points: the drive no longer expects to be in time with its controller
 ENGAGE_RAD = 0.02
 ENGAGE_RAD_S = 0.3  # a standing arm that jumped onto a carry in full motion would come 3 mm apart from the other
@@ -46,6 +50,7 @@ class Drive:
         self.following = False
         self.current: SetPoint | None = None  # the newest set-point in force, also while it is ignored
         self.arrival_ns = 0
+        self.way_ns = 0  # how much longer the newest one was on its way than the shortest of the last WAY_NS
         self.gap_ns = 0  # between the last two arrivals
         self.counts = {"accepted": 0, "old": 0, "lost": 0, "far": 0, "held_steps": 0}
         self._held, self.gripper = np.array(q, dtype=float), gripper
@@ -53,6 +58,7 @@ class Drive:
         self._resumable = 0  # steps in which a hold may still end in motion
         self._acceleration, self._target, self._fresh = STILL, Command(self._held, STILL, STILL), False
         self._waiting: deque[tuple[int, SetPoint]] = deque()
+        self._ways: deque[tuple[int, int]] = deque()  # arrivals, and arrival less stamp: rising, the first is the least
         self._newest: tuple[int, int] | None = None  # arrival and sequence of the newest one offered
 
     def offer(self, arrival_ns: int, point: SetPoint) -> bool:
@@ -89,10 +95,11 @@ class Drive:
             self._acceleration = _acceleration(self.current, point)
             self.current = point
             self.gap_ns = arrival_ns - self.arrival_ns if self.arrival_ns else 0
+            self.way_ns = self._way(arrival_ns, arrival_ns - point.stamp_ns)
             self.arrival_ns, self._fresh = arrival_ns, True
         if self.current is None:
             return
-        age_ns = now_ns - self.arrival_ns
+        age_ns = now_ns - self.arrival_ns + self.way_ns
         ahead = min(age_ns, EXTRAPOLATE_NS) * 1e-9
         dq = np.array(self.current.dq)
         velocity = dq + self._acceleration * ahead
@@ -104,6 +111,17 @@ class Drive:
         near &= self._resumable > 0 or np.abs(velocity - speed).max() <= ENGAGE_RAD_S
         self._resumable -= 1
         self.ready = not self.starving and (self.following or bool(near))
+
+    def _way(self, arrival_ns: int, way_ns: int) -> int:
+        """Returns how much longer this way was than the shortest of the last WAY_NS; EXTRAPOLATE_NS at most."""
+        if arrival_ns - self.arrival_ns > DISENGAGE_NS:
+            self._ways.clear()  # the controller may be another one
+        while self._ways and self._ways[-1][1] >= way_ns:
+            self._ways.pop()
+        self._ways.append((arrival_ns, way_ns))
+        while arrival_ns - self._ways[0][0] > WAY_NS:
+            self._ways.popleft()
+        return min(way_ns - self._ways[0][1], EXTRAPOLATE_NS)
 
     def command(self, stopped: bool, may_follow: bool = True) -> Command:
         """Returns what the servo shall do in the step of the last `take`.

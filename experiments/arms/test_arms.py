@@ -188,6 +188,28 @@ class DriveTest(unittest.TestCase):
         self.assertEqual((drive.counts["old"], drive.counts["lost"]), (1, 3))
         self.assertTrue(drive.offer(2 * MS + DISENGAGE_NS, point(sequence=1)))
 
+    def test_one_that_was_late_on_its_way_is_taken_for_when_it_would_have_arrived(self):
+        drive = Drive(np.zeros(6), 0.0)
+        for step in range(4):
+            drive.offer(2 * step * MS + 100_000, point(sequence=1 + step, stamp_ns=2 * step * MS, q=(0.002 * step,) * 6, dq=(1.0,) * 6))
+        self.assertAlmostEqual(self.step(drive, 7 * MS).q[0], 0.0069)
+        # Sampled at 8 ms, 3 ms longer on its way: the arm is where it would be without that.
+        drive.offer(11 * MS + 100_000, point(sequence=5, stamp_ns=8 * MS, q=(0.008,) * 6, dq=(1.0,) * 6))
+        self.assertAlmostEqual(self.step(drive, 12 * MS).q[0], 0.0119)
+        self.assertEqual(drive.way_ns, 3 * MS)
+        # 13 ms on its way: nothing is known of the last 10 ms, so it holds.
+        drive.offer(24 * MS, point(sequence=6, stamp_ns=11 * MS, q=(0.011,) * 6, dq=(1.0,) * 6))
+        self.step(drive, 25 * MS)
+        self.assertTrue(drive.starving)
+        # A clock that is set back looks so for half a second, and then no more.
+        drive.offer(26 * MS, point(sequence=7, stamp_ns=21 * MS))
+        self.step(drive, 26 * MS)
+        self.assertEqual(drive.way_ns, 4_900_000)
+        for sequence, at in enumerate(range(28 * MS, 600 * MS, 2 * MS), 8):
+            drive.offer(at, point(sequence=sequence, stamp_ns=at - 5 * MS))
+        self.step(drive, 600 * MS)
+        self.assertEqual(drive.way_ns, 0)
+
     def test_the_acceleration_comes_from_stamps_and_a_jump_gives_none(self):
         drive = Drive(np.zeros(6), 0.0)
         drive.offer(0, point(sequence=1, stamp_ns=10 * MS))
