@@ -155,9 +155,11 @@ reservations: ## Promises for SETS=100000 random task sets in reservations, agai
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(EXPERIMENTS) $(if $(filter list,$(NAME)),list,run $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES)))
 
-arms: ## Two robot arms carry a part while something goes wrong: table, picture, animation; then, with MINUTES=30, all faults in turn
+arms: ## Two robot arms carry a part while something goes wrong, on hosts and with guests: table, picture, animation; then, with MINUTES=30, all faults in turn
 	@$(EXPERIMENTS) run arms
+	@$(EXPERIMENTS) run arms-guests
 	@$(if $(filter-out file default,$(origin MINUTES)),$(EXPERIMENTS) run arms-endure --minutes $(MINUTES))
+	@$(if $(filter-out file default,$(origin MINUTES)),$(EXPERIMENTS) run arms-guests-endure --minutes $(MINUTES))
 
 soak: ## Four guests against the host for MINUTES=10 (weekly)
 	@$(LAB) soak --minutes $(MINUTES)

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::account::Account;
 use crate::config::Keys;
 use crate::hosts::{self, ToHosts};
-use crate::outbox::Outbox;
+use crate::outbox::{Memory, Outbox};
 
 /// Shared by all tasks.
 #[derive(Clone)]
@@ -23,6 +23,8 @@ pub struct Carrier {
     outboxes: Rc<RefCell<BTreeMap<Connection, (Account, Outbox)>>>,
     number: Rc<Cell<Connection>>,
     to_hosts: Rc<RefCell<Option<ToHosts>>>,
+    /// What all addresses of the network take, bytes.
+    network: Rc<Cell<usize>>,
     begun: Instant,
     timer: Rc<Notify>,
 }
@@ -35,6 +37,7 @@ impl Carrier {
             outboxes: Rc::default(),
             number: Rc::default(),
             to_hosts: Rc::default(),
+            network: Rc::default(),
             begun: Instant::now(),
             timer: Rc::default(),
         })
@@ -48,7 +51,11 @@ impl Carrier {
         }
         // The memory is counted by what still holds it: it ends with the account's last connection.
         let memory = outboxes.values().find(|(of, _)| *of == account);
-        let memory = memory.map(|(_, outbox)| outbox.memory().clone()).unwrap_or_default();
+        let memory = memory.map(|(_, outbox)| outbox.memory().clone());
+        let memory = memory.unwrap_or_else(|| match account {
+            Account::User(_) => Memory::default(),
+            Account::Address(_) => Memory::of_address(&self.network),
+        });
         let (number, outbox) = (self.number.get() + 1, Outbox::new(memory));
         self.number.set(number);
         outboxes.insert(number, (account, outbox.clone()));

@@ -22,24 +22,39 @@ const EACH: usize = 64;
 /// whole frames yet.
 const MOST_OF_ALL: usize = 128 << 20;
 
+/// And of all addresses together: one key may be used from many.
+const MOST_OF_NETWORK: usize = 512 << 20;
+
 /// What the connections of one user, or of one address, take together.
 #[derive(Clone, Default)]
-pub struct Memory(Rc<Cell<usize>>);
+pub struct Memory {
+    own: Rc<Cell<usize>>,
+    /// What all addresses take, for one of the network.
+    network: Option<Rc<Cell<usize>>>,
+}
 
 impl Memory {
+    /// An address's, which counts as the network's, too.
+    pub fn of_address(network: &Rc<Cell<usize>>) -> Self {
+        Self { own: Rc::default(), network: Some(Rc::clone(network)) }
+    }
+
     /// Takes so many bytes; false: there are not so many left.
     pub fn take(&self, bytes: usize) -> bool {
-        let sum = self.0.get().saturating_add(bytes);
-        let fits = sum <= MOST_OF_ALL;
+        let counters = [(Some(&self.own), MOST_OF_ALL), (self.network.as_ref(), MOST_OF_NETWORK)];
+        let counters = || counters.iter().filter_map(|(counter, most)| Some(((*counter)?, *most)));
+        let fits = counters().all(|(counter, most)| counter.get().saturating_add(bytes) <= most);
         if fits {
-            self.0.set(sum);
+            counters().for_each(|(counter, _)| counter.set(counter.get() + bytes));
         }
         fits
     }
 
     /// Gives back what was taken.
     pub fn give(&self, bytes: usize) {
-        self.0.set(self.0.get().saturating_sub(bytes));
+        for counter in [Some(&self.own), self.network.as_ref()].into_iter().flatten() {
+            counter.set(counter.get().saturating_sub(bytes));
+        }
     }
 }
 
@@ -102,14 +117,21 @@ impl Outbox {
     /// A frame's content.
     pub fn push(&self, content: &[u8]) {
         let mut state = self.state.borrow_mut();
-        let bytes = content.len() + EACH;
-        let sum = state.bytes + bytes;
+        // What was dropped is told before what comes behind it, or who reads slowly would never learn of it.
+        let told =
+            (state.dropped > 0).then(|| frame(&FromBus::Overrun { count: state.dropped }.encode()));
+        let size = |content: usize| content + EACH;
+        let sum =
+            state.bytes + size(content.len()) + told.as_ref().map_or(0, |it| size(it.len() - 4));
         if sum > MOST || !state.hold(sum) {
             state.dropped += 1;
-            self.news.notify_one();
-            return;
+        } else {
+            if told.is_some() {
+                state.dropped = 0;
+            }
+            state.frames.extend(told);
+            state.frames.push_back(frame(content));
         }
-        state.frames.push_back(frame(content));
         self.news.notify_one();
     }
 
@@ -170,21 +192,32 @@ mod tests {
         let other = Outbox::new(others);
         other.push(&piece);
         assert_eq!(dropped(&other), 0);
-        // Each has a share of its own, whatever the others do.
+        // Each has a share of its own, whatever the others do. What was dropped is told first.
         outboxes[5].push(&[0; 1000]);
-        assert_eq!(dropped(&outboxes[5]), 31);
+        assert_eq!(dropped(&outboxes[5]), 0);
         // What is being written takes room, and what was written makes some.
         assert!(outboxes[0].next().await.is_some());
         assert!(!memory.take(1 << 20));
         assert!(outboxes[0].next().await.is_some());
-        // Who lost something is told so.
         outboxes[5].push(&piece);
-        assert_eq!(dropped(&outboxes[5]), 31);
-        assert_eq!(outboxes[5].next().await.unwrap().len(), 1004);
-        assert_eq!(outboxes[5].next().await.unwrap().len(), piece.len() + 4);
+        let overrun = |count| frame(&FromBus::Overrun { count }.encode());
         let told = outboxes[5].next().await.unwrap();
-        assert_eq!(FromBus::decode(&told[4..]).unwrap(), FromBus::Overrun { count: 31 });
+        assert_eq!(told, [overrun(31), frame(&[0; 1000])].concat());
+        assert_eq!(outboxes[5].next().await.unwrap().len(), piece.len() + 4);
+        // Where nothing comes behind it, when the queue is empty.
+        assert!(!outboxes[4].state.borrow().frames.is_empty());
+        for _ in 0..6 {
+            assert_eq!(outboxes[4].next().await.unwrap().len(), piece.len() + 4);
+        }
+        assert_eq!(outboxes[4].next().await.unwrap(), overrun(25));
         drop(outboxes);
-        assert_eq!(memory.0.get(), 0);
+        assert_eq!(memory.own.get(), 0);
+        // Five addresses take what the network is given.
+        let network = Rc::default();
+        let addresses: Vec<_> = (0..5).map(|_| Memory::of_address(&network)).collect();
+        let taken: Vec<_> = addresses.iter().map(|it| it.take(MOST_OF_ALL)).collect();
+        assert_eq!(taken, [true, true, true, true, false]);
+        addresses[0].give(MOST_OF_ALL);
+        assert!(addresses[4].take(MOST_OF_ALL));
     }
 }

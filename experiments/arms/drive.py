@@ -12,8 +12,8 @@ ENGAGE_RAD from the measured angles or ENGAGE_RAD_S from the measured speeds. It
 RESUME_STEPS; after a longer one a controller must bring its arm back with a motion that begins at rest.
 
 The acceleration, which the torque feed-forward needs, is the velocities' difference over the stamps' difference
-between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them, and
-a clock that is set back looks like a longer way for WAY_NS, and then no more.
+between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them. A clock
+that is set back by more than a cycle shows by its stamps; by less, it looks like a longer way for WAY_NS, and then no more.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class Drive:
         while self._waiting and self._waiting[0][0] <= now_ns:
             arrival_ns, point = self._waiting.popleft()
             self._acceleration = _acceleration(self.current, point)
+            is_set_back = self.current is not None and point.stamp_ns <= self.current.stamp_ns
             self.current = point
             self.gap_ns = arrival_ns - self.arrival_ns if self.arrival_ns else 0
-            self.way_ns = self._way(arrival_ns, arrival_ns - point.stamp_ns)
+            self.way_ns = self._way(arrival_ns, arrival_ns - point.stamp_ns, is_set_back)
             self.arrival_ns, self._fresh = arrival_ns, True
         if self.current is None:
             return
@@ -112,10 +113,10 @@ class Drive:
         self._resumable -= 1
         self.ready = not self.starving and (self.following or bool(near))
 
-    def _way(self, arrival_ns: int, way_ns: int) -> int:
+    def _way(self, arrival_ns: int, way_ns: int, is_set_back: bool) -> int:
         """Returns how much longer this way was than the shortest of the last WAY_NS; EXTRAPOLATE_NS at most."""
-        if arrival_ns - self.arrival_ns > DISENGAGE_NS:
-            self._ways.clear()  # the controller may be another one
+        if arrival_ns - self.arrival_ns > DISENGAGE_NS or is_set_back:
+            self._ways.clear()  # the controller may be another one, or its clock was set
         while self._ways and self._ways[-1][1] >= way_ns:
             self._ways.pop()
         self._ways.append((arrival_ns, way_ns))

@@ -205,7 +205,12 @@ class DriveTest(unittest.TestCase):
         drive.offer(26 * MS, point(sequence=7, stamp_ns=21 * MS))
         self.step(drive, 26 * MS)
         self.assertEqual(drive.way_ns, 4_900_000)
-        for sequence, at in enumerate(range(28 * MS, 600 * MS, 2 * MS), 8):
+        # By more than a cycle: its stamps say so.
+        drive.offer(27 * MS, point(sequence=8, stamp_ns=21 * MS))
+        self.step(drive, 27 * MS)
+        self.assertEqual(drive.way_ns, 0)
+        drive.offer(27 * MS + 500_000, point(sequence=9, stamp_ns=24 * MS))
+        for sequence, at in enumerate(range(28 * MS, 600 * MS, 2 * MS), 10):
             drive.offer(at, point(sequence=sequence, stamp_ns=at - 5 * MS))
         self.step(drive, 600 * MS)
         self.assertEqual(drive.way_ns, 0)

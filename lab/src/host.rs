@@ -35,6 +35,8 @@ pub struct Host {
     oscillator: Option<Oscillator>,
     /// Where its daemon runs, if not in the lab's own network.
     network: Option<Namespace>,
+    /// Its daemon sees this machine's /sys there, with cgroups.
+    has_sys: bool,
 }
 
 impl Host {
@@ -73,6 +75,14 @@ impl Host {
         Ok(Self { network: Some(network), ..Self::further(ctx, name)? })
     }
 
+    /// As [`Self::inside`], for a daemon that reserves processor time.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn inside_with_sys(ctx: &Context, name: &str, network: Namespace) -> anyhow::Result<Self> {
+        Ok(Self { has_sys: true, ..Self::inside(ctx, name, network)? })
+    }
+
     /// A host whose processes use another oscillator as their counter.
     ///
     /// # Errors
@@ -98,7 +108,16 @@ impl Host {
         oscillator: Option<Oscillator>,
     ) -> anyhow::Result<Self> {
         let (directory, log) = (scratch::directory()?, ctx.path("timevisord"));
-        Ok(Self { daemon: None, programs, directory, log, starts: 0, oscillator, network: None })
+        Ok(Self {
+            daemon: None,
+            programs,
+            directory,
+            log,
+            starts: 0,
+            oscillator,
+            network: None,
+            has_sys: false,
+        })
     }
 
     /// The counter of its processes, if it is not the machine's TSC.
@@ -164,7 +183,8 @@ impl Host {
         let log = PathBuf::from(format!("{}-{}.log", self.log.display(), self.starts));
         let mut command = match (&self.oscillator, &self.network) {
             (Some(oscillator), _) => oscillator.tethered(&self.programs.0),
-            (None, Some(network)) => network.command_with_sys(&self.programs.0),
+            (None, Some(network)) if self.has_sys => network.command_with_sys(&self.programs.0),
+            (None, Some(network)) => network.command(&self.programs.0),
             // Under the shipped unit, say (lab/systemd): a program that starts the daemon in its way.
             (None, None) => match std::env::var_os("LAB_DAEMON") {
                 Some(starter) => {

@@ -57,8 +57,9 @@ impl Lan {
         self.links.borrow_mut().push(name.to_owned());
         // A bridge takes the lowest address of its ports, unless it has been given one. When that changes, who knew the
         // old one is not heard for half a minute: Linux takes its frames for another host's.
-        let address = fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
-        ip(&format!("link set {name} address {} up", address.trim()))
+        let told = command::run("ip", &["-brief", "link", "show", "dev", name])?;
+        let address = told.split_whitespace().nth(2).context("ip tells no address")?;
+        ip(&format!("link set {name} address {address} up"))
     }
 
     /// The address of guest `number`, counted from 0.

@@ -148,8 +148,11 @@ impl Proposer {
         let inbox = group.proposals();
         let (mut open, mut decided) = (Vec::new(), Vec::new());
         let mut run = Run { proposals: 0, everywhere: 0, decided_ms: 0.0, fires: Vec::new() };
+        // Proposals are under way for less than a second each; a member that has gone leaves some open for ever.
+        let end = Instant::now() + PATIENCE + Duration::from_secs(2) * u32::try_from(count)?;
         while run.proposals < count || !open.is_empty() {
             interrupt::check()?;
+            ensure!(Instant::now() < end, "{} proposals have no outcome", open.len());
             if run.proposals < count && open.len() < AT_ONCE {
                 let at = tai.now()?.latest_ns() + LEAD_NS;
                 let begun = Instant::now();
@@ -159,8 +162,10 @@ impl Proposer {
                     && let Some(pending) = open.last()
                 {
                     // Some of them are waited for, which says how long that takes.
-                    ensure!(pending.decided(PATIENCE)?, "a proposal was refused");
-                    decided.push(begun.elapsed().as_secs_f64() * 1e3);
+                    // A member that answers too late refuses: on a busy machine that happens.
+                    if pending.decided(PATIENCE)? {
+                        decided.push(begun.elapsed().as_secs_f64() * 1e3);
+                    }
                 }
             }
             take(&inbox, &mut run)?;
@@ -237,12 +242,10 @@ pub fn judge(told: &[Vec<Fire>], run: &Run) -> anyhow::Result<Judged> {
             at.len()
         );
     }
-    ensure!(
-        run.everywhere * 2 > run.proposals,
-        "only {} of {} fired",
-        run.everywhere,
-        run.proposals
-    );
+    // Who answers too late refuses, so this says how busy the machine is.
+    interrupt::in_time(run.everywhere * 2 > run.proposals, || {
+        format!("only {} of {} fired", run.everywhere, run.proposals)
+    })?;
     latest_of_all.sort_unstable();
     let late =
         |share: usize| latest_of_all.get(latest_of_all.len() * share / 100).copied().unwrap_or(0);

@@ -251,7 +251,7 @@ impl From<PinError> for Failure {
                 AtOutcome::QotViolated { .. } => libc::ERANGE,
                 AtOutcome::TooLate { .. } | AtOutcome::Fired { .. } => libc::ETIME,
             },
-            PinError::NotTaken { .. } => libc::EIO,
+            PinError::NotTaken { .. } | PinError::MayHaveChanged { .. } => libc::EIO,
             PinError::OutOfRange(_) => libc::EINVAL,
             PinError::Wait(wait) => errno_of_wait(wait),
         };
@@ -265,7 +265,7 @@ fn errno_of_unplaced(why: &Unplaced) -> c_int {
         Unplaced::Convert(error) => -Failure::from(*error).code,
         Unplaced::Disrupted | Unplaced::TooOld => libc::ESTALE,
         Unplaced::Contradiction => libc::EBADMSG,
-        Unplaced::NoCounter(_) => libc::ENOTSUP,
+        Unplaced::NoCounter(_) | Unplaced::NotReadBack => libc::ENOTSUP,
         Unplaced::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }

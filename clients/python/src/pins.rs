@@ -49,7 +49,7 @@ impl Raise for PinError {
             | Self::NoComparison(_)
             | Self::NotTaken { .. } => plain("PinUnusable"),
             Self::Unplaced { edge, lost, .. } => unplaced(py, self, *edge, *lost),
-            Self::Undated { .. } => unplaced(py, self, None, 0),
+            Self::Undated { .. } | Self::MayHaveChanged { .. } => unplaced(py, self, None, 0),
             Self::NotChanged(outcome) => match **outcome {
                 AtOutcome::TooLate { by_ns, reading } => {
                     let error = read("TooLateError", reading);

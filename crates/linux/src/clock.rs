@@ -39,6 +39,21 @@ pub fn time_namespace_offset() -> u64 {
     std::fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| namespace_offset(&text))
 }
 
+/// Whether [`time_namespace_offset`] is this process's own: the file tells of the namespace that its children are born
+/// in (proc_timens_show_offsets, fs/proc/base.c), which is another one after `unshare` without a fork.
+#[must_use]
+pub fn is_time_namespace_known() -> bool {
+    let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}"));
+    match (link("time"), link("time_for_children")) {
+        (Ok(own), Ok(children)) => own == children,
+        // A kernel without time namespaces has /proc/self/ns nevertheless.
+        _ => {
+            std::fs::metadata("/proc/self/ns/user").is_ok()
+                || std::fs::metadata("/proc/self/ns/mnt").is_ok()
+        }
+    }
+}
+
 /// Parses lines of a clock's name or number, seconds and nanoseconds.
 fn namespace_offset(text: &str) -> u64 {
     let monotonic = text.lines().find_map(|line| {

@@ -16,6 +16,7 @@ use timevisor_lab::lan::Lan;
 use timevisor_lab::netns::Namespace;
 use timevisor_lab::ntp_impostor::Impostor;
 use timevisor_lab::programs;
+use timevisor_lab::real_time::Restore;
 use timevisor_lab::scenario::Context;
 
 use super::guests::Guest;
@@ -92,6 +93,8 @@ pub(super) struct Cell {
     /// Where the planner's guest is.
     planner_at: usize,
     starts: u32,
+    /// Before the hosts, so that their folders are still there: what was reserved is released.
+    _restore: Restore,
     hosts: Vec<Host>,
     lan: Lan,
     _gate: Namespace,
@@ -113,7 +116,7 @@ impl Cell {
             lan.join(&namespace, number)?;
             let at = (lan.host(), 0).into();
             let server = Impostor::at(at, |answer| vec![answer.to_bytes().to_vec()])?;
-            let mut host = Host::inside(ctx, name, namespace)?;
+            let mut host = Host::inside_with_sys(ctx, name, namespace)?;
             host.start(&reference(&server.address()))?;
             hosts.push(host);
             servers.push(server);
@@ -136,6 +139,7 @@ impl Cell {
             guests: Vec::new(),
             planner_at: PLANNER,
             starts: 0,
+            _restore: Restore::of(&hosts[A]),
             hosts,
             lan,
             _gate: gate,

@@ -173,12 +173,15 @@ fn tell(
     };
     let refused = not_changed(&error);
     let (first, last) = match error {
-        PinError::Undated { first, last, .. } | PinError::NotTaken { first, last } => (first, last),
+        PinError::Undated { first, last, .. }
+        | PinError::NotTaken { first, last }
+        | PinError::MayHaveChanged { first, last, .. } => (first, last),
         _ => (0, 0),
     };
     to.fill_if_wanted(|to| {
-        let (outcome, by_ns) = refused.unwrap_or((timevisor_outcome::Fired, 0));
-        (to.outcome, to.lateness_ns, to.too_late_by_ns) = (outcome as i32, 0, by_ns);
+        // No outcome: the function's own code says why.
+        let (outcome, by_ns) = refused.map_or((-1, 0), |(outcome, by)| (outcome as i32, by));
+        (to.outcome, to.lateness_ns, to.too_late_by_ns) = (outcome, 0, by_ns);
         (to.first, to.last) = (first, last);
         error.reading().map_or(Ok(()), |reading| timevisor_reading::put(to.reading, reading))
     })?;

@@ -128,8 +128,9 @@ pub extern "C" fn timevisor_ptp_pins_pulse_at(
             _ => (0, 0),
         };
         pulse.fill_if_wanted(|to| {
-            let (outcome, by_ns) = refused.unwrap_or((timevisor_outcome::Fired, 0));
-            (to.outcome, to.device_ns, to.too_late_by_ns) = (outcome as i32, 0, by_ns);
+            // No outcome: the function's own code says why.
+            let (outcome, by_ns) = refused.map_or((-1, 0), |(outcome, by)| (outcome as i32, by));
+            (to.outcome, to.device_ns, to.too_late_by_ns) = (outcome, 0, by_ns);
             (to.first, to.last) = told;
             error.reading().map_or(Ok(()), |reading| timevisor_reading::put(to.reading, reading))
         })?;

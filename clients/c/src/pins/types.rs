@@ -56,7 +56,7 @@ pub struct timevisor_pin_event {
     /// The counter, no earlier than the stamp; 0 when the event's time is not known.
     pub last: u64,
     /// NULL, or where to put when it was stamped. The longer the event waited to be read, the wider
-    /// this is: 0.25 ms for each millisecond at a GPIO line.
+    /// this is: +-0.25 ms for each millisecond at a GPIO line.
     pub reading: *mut timevisor_reading,
 }
 

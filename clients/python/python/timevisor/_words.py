@@ -316,7 +316,7 @@ class PinEvent:
     last: int
     """The counter, no earlier than the stamp."""
     reading: Reading
-    """When it was stamped. The longer the event waited to be read, the wider: 0.25 ms for each millisecond at a GPIO line."""
+    """When it was stamped. The longer the event waited to be read, the wider: +-0.25 ms for each millisecond at a GPIO line."""
 
 
 @dataclass(frozen=True)

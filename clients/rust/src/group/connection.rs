@@ -19,7 +19,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 const MOST_WAITING: usize = 4 << 20;
 
 /// The most bytes that are taken at once: what is due must not wait for a bus that never ends.
-const MOST_AT_ONCE: usize = 4 << 20;
+const MOST_AT_ONCE: usize = 256 << 10;
 
 /// One connection.
 pub struct Connection {

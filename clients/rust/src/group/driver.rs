@@ -100,7 +100,7 @@ impl Driver {
         {
             self.missed |= self.dispatch(&frame).is_err();
         }
-        // Nothing that has come is lost, also behind a gap.
+        // What was read behind a gap is not lost.
         if self.missed && self.frames.is_empty() {
             self.disconnect();
         }

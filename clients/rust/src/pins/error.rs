@@ -77,6 +77,18 @@ pub enum PinError {
         #[source]
         why: Unplaced,
     },
+    /// The driver failed to set the line when its time had come. It may have changed nevertheless: a
+    /// bus can fail after the write.
+    #[error("the output may have changed: the driver failed when it was set")]
+    MayHaveChanged {
+        /// The counter before it was set.
+        first: u64,
+        /// The counter after; 0 if it could not be read.
+        last: u64,
+        /// The driver's answer.
+        #[source]
+        source: Box<PinError>,
+    },
     /// The line was set, but reads back as the other value.
     #[error("the line was set, but reads back as the other value; does something else drive it?")]
     NotTaken {
@@ -114,9 +126,12 @@ pub enum Unplaced {
     TooOld,
     /// It was stamped in the future, or the clocks contradict each other.
     #[error(
-        "its stamp contradicts the comparisons of the clocks; was the clock that stamps it set?"
+        "its stamp contradicts the comparisons of the clocks; was the clock that stamps it set? Open the events again"
     )]
     Contradiction,
+    /// The driver cannot read outputs back, so nothing tells when the write reached the pin.
+    #[error("the driver cannot read outputs back, so nothing tells when the pin changed")]
+    NotReadBack,
     /// The counter cannot be compared with the clock that stamps.
     #[error("the timeline's counter cannot be compared with the clock that stamps: {0}")]
     NoCounter(&'static str),

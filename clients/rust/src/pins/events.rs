@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use timevisor_linux::clock::time_namespace_offset;
+use timevisor_linux::clock::{is_time_namespace_known, time_namespace_offset};
 use timevisor_linux::gpio::{Chip, Edge, Edges, EventClock, EventLine, LineEvent};
 use timevisor_linux::poll::{self, PollFd};
 use timevisor_time::Utc;
@@ -34,7 +34,7 @@ pub struct PinEvent {
     /// The counter, no earlier than the stamp.
     pub last: u64,
     /// When it was stamped: true time was between earliest and latest. The longer the event waited
-    /// to be read, the wider this is: 0.25 ms for each millisecond at a GPIO line.
+    /// to be read, the wider this is: +-0.25 ms for each millisecond at a GPIO line.
     pub reading: Reading,
 }
 
@@ -202,6 +202,10 @@ struct Line {
 
 impl Line {
     fn open(timeline: &Timeline, path: &Path, line: u32, edges: Edges) -> Result<Self, PinError> {
+        if !is_time_namespace_known() {
+            let why = "which time namespace this program is in cannot be told: mount /proc, or fork after unshare";
+            return Err(PinError::Counter(Unplaced::NoCounter(why)));
+        }
         // Before the first event.
         let placer = Placer::new(timeline, Monotonic).map_err(PinError::Counter)?;
         let refused =

@@ -85,7 +85,7 @@ impl OutputLine {
     /// # Errors
     /// [`PinError::NotChanged`] when `t_ns` has come already, the clock does not meet the handle's
     /// requirement or must not be relied on, it was disrupted, or this program woke up too late.
-    /// [`PinError::Undated`] and [`PinError::NotTaken`] after it was set.
+    /// [`PinError::Undated`], [`PinError::NotTaken`] and [`PinError::MayHaveChanged`] after it was set.
     pub fn at(&self, timeline: &Timeline, t_ns: i64, active: bool) -> Result<Changed, PinError> {
         self.at_with(timeline, t_ns, active, LATE_AT_MOST, &WaitOptions::default())
     }
@@ -203,8 +203,15 @@ fn finish(
     };
     is_qualified(due)?;
     let first = timeline.stamp();
-    let taken = change()?;
+    let taken = change();
     let after = timeline.now();
+    let taken = match taken {
+        Ok(taken) => taken,
+        Err(source) => {
+            let last = after.map_or(0, |reading| reading.counter());
+            return Err(PinError::MayHaveChanged { first, last, source: Box::new(source) });
+        }
+    };
     if taken == Some(false) {
         let last = after.map_or(0, |reading| reading.counter());
         return Err(PinError::NotTaken { first, last });
@@ -214,6 +221,9 @@ fn finish(
     let last = after.counter();
     if (due.origin, due.disruption) != (after.origin, after.disruption) {
         return Err(undated(last, Unplaced::Disrupted));
+    }
+    if taken.is_none() {
+        return Err(undated(last, Unplaced::NotReadBack));
     }
     let reading =
         timeline.convert_between(first, last).map_err(|error| undated(last, error.into()))?;

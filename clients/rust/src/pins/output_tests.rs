@@ -121,7 +121,12 @@ fn what_happens_after_the_change_is_told() {
     let outcome = fired(&timeline);
     let error = finish(&timeline, T, &outcome, || Ok(Some(false))).unwrap_err();
     assert!(matches!(error, PinError::NotTaken { .. }), "{error}");
-    let changed = finish(&timeline, T, &outcome, || Ok(None)).unwrap();
+    let error = finish(&timeline, T, &outcome, || Ok(None)).unwrap_err();
+    assert!(matches!(error, PinError::Undated { why: Unplaced::NotReadBack, .. }), "{error}");
+    let failed = || Err(PinError::OutOfRange("a bus that fails after the write"));
+    let error = finish(&timeline, T, &outcome, failed).unwrap_err();
+    assert!(matches!(error, PinError::MayHaveChanged { first: 1.., .. }), "{error}");
+    let changed = finish(&timeline, T, &outcome, || Ok(Some(true))).unwrap();
     assert!(
         timeline
             .convert(changed.first - 10_000_000)

@@ -87,6 +87,8 @@ pub(super) struct Placer<C> {
     clock: C,
     begun: Compared,
     last: Compared,
+    /// The clock that stamps was set: stamps of before and after cannot be told apart.
+    was_set: bool,
 }
 
 /// The counter values between which a stamp was taken.
@@ -96,7 +98,7 @@ impl<C: Clock> Placer<C> {
     /// Compares the clocks first; stamps from before are refused.
     pub(super) fn new(timeline: &Timeline, clock: C) -> Result<Self, Unplaced> {
         let begun = compare(timeline, &clock)?;
-        Ok(Self { clock, begun, last: begun })
+        Ok(Self { clock, begun, last: begun, was_set: false })
     }
 
     /// Places a stamp that was just read.
@@ -106,6 +108,11 @@ impl<C: Clock> Placer<C> {
         stamp: Instant<S>,
     ) -> Result<Placed, Unplaced> {
         let now = compare(timeline, &self.clock)?;
+        // It cannot go back by itself.
+        self.was_set |= now.bracket.realtime < self.last.bracket.realtime;
+        if self.was_set {
+            return Err(Unplaced::Contradiction);
+        }
         if !self.last.state.leads_to(&now.state) {
             (self.begun, self.last) = (now, now);
             return Err(Unplaced::Disrupted);
@@ -119,10 +126,7 @@ impl<C: Clock> Placer<C> {
             Ok(placed) => Ok(widened(placed, self.clock.grain(), shortest)),
             Err(error) => {
                 let why = Unplaced::from(error);
-                if matches!(why, Unplaced::Contradiction) {
-                    // The clock was set: what was known of it before counts no more.
-                    self.begun = now;
-                }
+                self.was_set |= matches!(why, Unplaced::Contradiction);
                 Err(why)
             }
         }

@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
@@ -146,7 +146,7 @@ fn toggles(
     let (mut lateness, mut widths) = (Vec::new(), Vec::new());
     for change in 0..times {
         let active = change % 2 == 0;
-        let t_ns = tai.now()?.latest_ns() + 30_000_000;
+        let t_ns = tai.now()?.latest_ns() + 500_000_000;
         let over = AtomicBool::new(false);
         let (changed, seen) = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| watch(sim, tai, active, &over));
@@ -168,8 +168,8 @@ fn toggles(
 /// The last counter before which the line was surely as it was, and the first after which it was
 /// surely as it is to be.
 fn watch(sim: &Sim, tai: &Timeline, active: bool, over: &AtomicBool) -> Result<(u64, u64)> {
-    let mut old = tai.stamp();
-    while !over.load(Ordering::Relaxed) {
+    let (mut old, end) = (tai.stamp(), Instant::now() + PATIENCE);
+    while !over.load(Ordering::Relaxed) && Instant::now() < end {
         let before = tai.stamp();
         if sim.value(1)? == active {
             return Ok((old, tai.stamp()));
@@ -210,10 +210,10 @@ fn refusals(sim: &Sim, tai: &Timeline, output: &OutputLine) -> Result<()> {
     let too_late = matches!(why(&past), Some(AtOutcome::TooLate { .. }));
     ensure!(too_late && !sim.value(1)?, "a time that has passed: {past:?}");
     let strict = tai.with_requirement(&Requirement::within(Duration::from_nanos(1)))?;
-    let strict = output.at(&strict, tai.now()?.latest_ns() + 10_000_000, true);
+    let strict = output.at(&strict, tai.now()?.latest_ns() + 500_000_000, true);
     let violated = matches!(why(&strict), Some(AtOutcome::QotViolated { .. }));
     ensure!(violated && !sim.value(1)?, "a requirement that is not met: {strict:?}");
-    let t_ns = tai.now()?.latest_ns() + 20_000_000;
+    let t_ns = tai.now()?.latest_ns() + 500_000_000;
     drop(output.at_fd(tai, t_ns, true, LATE_AT_MOST, Duration::ZERO)?);
     tai.wait_past(t_ns)?;
     ensure!(!sim.value(1)?, "a dropped output has changed the line");

@@ -13,9 +13,11 @@ const SKIPPED: &[&str] = &[
     "this_machine_calibrates_within_ten_ppm",
     // Queries the host's kernel about the host's processor.
     "kvm::",
-    // QEMU's user emulation supports neither the PTP ioctls nor timestamps of messages that are
+    // QEMU's user emulation supports neither the ioctls of PTP clocks and GPIO chips nor timestamps of messages that are
     // received in batches.
     "phc::ioctl::tests::what_is_no_ptp_clock_says_so",
+    "phc::pins::tests::what_is_no_ptp_clock_says_so",
+    "gpio::tests::what_is_no_chip_says_so",
     "udp_server::tests::",
     // The emulator's signals and descriptors are its own: it ends a program whose handler for SIGBUS
     // was passed the fault on, and needs more than 40 descriptors. Not tested on Arm.

@@ -59,7 +59,7 @@ async def with_asyncio() -> None:
             pull(edge % 2 == 0)
             after = tai.now()
             judge(await asyncio.wait_for(waiting, 20), edge % 2 == 0, before, after)
-    t_ns = tai.now().latest_ns + 20_000_000
+    t_ns = tai.now().latest_ns + 500_000_000
     changed = await aio.output_at(output, tai, t_ns, True, late_at_most_ns=LATE_AT_MOST_NS)
     assert value() and changed.reading.latest_ns >= t_ns, changed
     task = asyncio.ensure_future(aio.output_at(output, tai, tai.now().latest_ns + 50_000_000, False))
@@ -72,7 +72,7 @@ async def with_asyncio() -> None:
 def outputs() -> None:
     assert not output.get()
     refused(lambda: OutputLine(chip, 1), PinUnusable)
-    t_ns = tai.now().latest_ns + 20_000_000
+    t_ns = tai.now().latest_ns + 500_000_000
     changed = output.at(tai, t_ns, True, late_at_most_ns=LATE_AT_MOST_NS)
     assert value() and changed.lateness_ns >= 0 and changed.first <= changed.last, changed
     then = changed.reading
