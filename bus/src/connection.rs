@@ -1,49 +1,33 @@
 //! One connection: frames in and out.
 
 use anyhow::{Result, bail};
-use timevisor_coordination::hub::Connection;
 use timevisor_protocols::bus::Frames;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tracing::{debug, warn};
+use tracing::debug;
 
-use crate::account::Account;
-use crate::carrier::Carrier;
+use crate::carrier::Seat;
 use crate::outbox::{Memory, Outbox, counted};
 
 /// Serves a connection until it ends.
-pub async fn serve<S>(stream: S, account: Account, carrier: Carrier)
+pub async fn serve<S>(stream: S, seat: &Seat)
 where
     S: AsyncRead + AsyncWrite + 'static,
 {
-    let Some((number, outbox)) = carrier.connected(account) else {
-        warn!("a connection is refused: too many of {account}, or from the network");
-        return;
-    };
     let (reads, writes) = tokio::io::split(stream);
-    let memory = outbox.memory().clone();
-    let writer = tokio::task::spawn_local(write(writes, outbox));
-    tokio::pin!(writer);
     // Whichever ends first ends the connection.
     tokio::select! {
-        read = read(reads, number, memory, &carrier) => {
+        read = read(reads, seat) => {
             if let Err(error) = read {
-                debug!("connection {number}: {error:#}");
+                debug!("connection {}: {error:#}", seat.number);
             }
         }
-        _ = &mut writer => {}
+        _ = write(writes, &seat.outbox) => {}
     }
-    carrier.disconnected(number);
-    writer.abort();
 }
 
-async fn read<R: AsyncRead + Unpin>(
-    mut from: R,
-    number: Connection,
-    memory: Memory,
-    carrier: &Carrier,
-) -> Result<()> {
+async fn read<R: AsyncRead + Unpin>(mut from: R, seat: &Seat) -> Result<()> {
     let (mut frames, mut buffer) = (Frames::default(), vec![0; 1 << 14]);
-    let mut held = Held { memory, bytes: 0 };
+    let mut held = Held { memory: seat.outbox.memory().clone(), bytes: 0 };
     loop {
         let count = from.read(&mut buffer).await?;
         if count == 0 {
@@ -52,7 +36,7 @@ async fn read<R: AsyncRead + Unpin>(
         frames.push(&buffer[..count]);
         held.hold(frames.len())?;
         while let Some(content) = frames.take()? {
-            carrier.frame(number, content)?;
+            seat.carrier.frame(seat.number, content)?;
             // Others have their turn after each frame: one may be a message to thousands.
             tokio::task::yield_now().await;
         }
@@ -85,7 +69,7 @@ impl Drop for Held {
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(mut to: W, outbox: Outbox) -> Result<()> {
+async fn write<W: AsyncWrite + Unpin>(mut to: W, outbox: &Outbox) -> Result<()> {
     while let Some(bytes) = outbox.next().await {
         to.write_all(&bytes).await?;
     }

@@ -2,29 +2,32 @@
 
 use std::fs;
 use std::io::BufReader;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use crate::account::Account;
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Seat};
 use crate::config::Tcp;
 use crate::connection;
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// So many are under way at once.
-const HANDSHAKES: usize = 64;
+/// A connection from the network without a member ends between one and two of these: it may not know a key.
+const WITHOUT_MEMBER: Duration = Duration::from_secs(10);
+
+/// How often is said that connections from the network are refused.
+const SAID: Duration = Duration::from_secs(60);
 
 /// How long to wait after a failed accept, such as without free descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -78,7 +81,11 @@ pub async fn serve_unix(listener: UnixListener, carrier: Carrier) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let Some(account) = account(&stream) else { continue };
-                tokio::task::spawn_local(connection::serve(stream, account, carrier.clone()));
+                let Some(seat) = carrier.connected(account) else {
+                    warn!("a connection is refused: too many of {account}");
+                    continue;
+                };
+                tokio::task::spawn_local(async move { connection::serve(stream, &seat).await });
             }
             Err(error) => {
                 warn!("cannot accept a connection: {error}");
@@ -100,21 +107,23 @@ fn account(stream: &UnixStream) -> Option<Account> {
 
 /// Serves programs elsewhere, for ever.
 pub async fn serve_tcp(listener: TcpListener, tls: TlsAcceptor, carrier: Carrier) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let mut said: Option<Instant> = None;
     loop {
-        let Ok(place) = Arc::clone(&handshakes).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, from)) => {
-                let _ = stream.set_nodelay(true);
-                let (tls, carrier) = (tls.clone(), carrier.clone());
+                let Some(seat) = carrier.connected(Account::of(from.ip())) else {
+                    if said.is_none_or(|said| said.elapsed() >= SAID) {
+                        warn!("connections are refused, one of {from}: too many of its address, or of the network");
+                        said = Some(Instant::now());
+                    }
+                    continue;
+                };
+                let tls = tls.clone();
                 tokio::task::spawn_local(async move {
-                    let done = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await;
-                    drop(place);
-                    let account = Account::of(from.ip());
-                    match done {
-                        Ok(Ok(stream)) => connection::serve(stream, account, carrier).await,
-                        Ok(Err(error)) => debug!("{from}: {error}"),
-                        Err(_) => debug!("{from} did not finish its handshake"),
+                    tokio::select! {
+                        () = serve_remote(stream, from, tls, &seat) => {}
+                        () = has_no_member(&seat) => debug!("{from} has no member"),
+                        () = seat.gives_way() => debug!("{from} gives way"),
                     }
                 });
             }
@@ -123,5 +132,27 @@ pub async fn serve_tcp(listener: TcpListener, tls: TlsAcceptor, carrier: Carrier
                 tokio::time::sleep(AFTER_FAILURE).await;
             }
         }
+    }
+}
+
+async fn serve_remote(stream: TcpStream, from: SocketAddr, tls: TlsAcceptor, seat: &Seat) {
+    let _ = stream.set_nodelay(true);
+    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection::serve(stream, seat).await,
+        Ok(Err(error)) => debug!("{from}: {error}"),
+        Err(_) => debug!("{from} did not finish its handshake"),
+    }
+}
+
+/// Returns when the connection has had no member for some time.
+async fn has_no_member(seat: &Seat) {
+    let mut before = true;
+    loop {
+        tokio::time::sleep(WITHOUT_MEMBER).await;
+        let has = seat.has_members();
+        if !has && !before {
+            return;
+        }
+        before = has;
     }
 }

@@ -33,8 +33,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use tracing::info;
+use timevisor_linux::descriptors;
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
+
+/// Enough for all connections of the network and of a dozen users.
+const MOST_DESCRIPTORS: u64 = 4096;
 
 /// Carries the messages of groups that share a timeline.
 #[derive(Parser)]
@@ -79,6 +83,10 @@ async fn run(
     keys: config::Keys,
     tls: Option<tokio_rustls::TlsAcceptor>,
 ) -> Result<()> {
+    let files = descriptors::raise_limit(MOST_DESCRIPTORS).context("the limit of open files")?;
+    if files < MOST_DESCRIPTORS {
+        warn!("at most {files} files can be open, so at most so many connections: raise LimitNOFILE");
+    }
     let carrier = carrier::Carrier::new(keys)?;
     let socket = config.socket();
     let unix = listen::unix(&socket)?;

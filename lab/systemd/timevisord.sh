@@ -29,10 +29,11 @@ setsid bash -c 'while kill -0 "$1" 2>/dev/null; do sleep 0.1; done; systemctl ki
     < /dev/null > /dev/null 2>&1 &
 systemctl daemon-reload
 systemctl start --no-block "$unit"
-state() {
-    systemctl show --property=ActiveState --value "$unit"
+# A unit whose start is still queued is inactive, and has a job.
+runs() {
+    [[ $(systemctl show --property=ActiveState --property=Job "$unit") =~ =(active|activating|deactivating|reloading)|Job=[1-9] ]]
 }
-while [[ $(state) =~ ^(active|activating|deactivating|reloading)$ ]]; do
+while runs; do
     sleep 0.1
 done
 status=$(systemctl show --property=ExecMainStatus --value "$unit")

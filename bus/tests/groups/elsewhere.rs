@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use timevisor::group::{
     Accept, BusAddress, Group, JoinError, JoinOptions, Order, Proposed, Reported, Secret,
 };
@@ -134,6 +136,47 @@ fn who_is_not_who_it_should_be_is_no_bus() {
     let said = it.refused(&hung.local_addr().unwrap().to_string(), it.authority());
     assert!(said.contains("tls://127.0.0.1:"), "{said}");
     assert!(began.elapsed() < LONG, "it waits for ever");
+}
+
+/// Who knows no key, at four addresses, takes all places of the network and says nothing.
+#[test]
+fn who_says_nothing_takes_no_place_of_a_member() {
+    let it = Elsewhere::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connect = async |from: u8| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((std::net::Ipv4Addr::new(127, 0, 0, from), 0).into()).unwrap();
+        let mut stream = socket.connect(it.at).await.unwrap();
+        // It is accepted when the next one connects.
+        let _ = stream.write(&[0x16]).await;
+        stream
+    };
+    let began = Instant::now();
+    let mut silent = Vec::new();
+    for from in 2..6 {
+        for _ in 0..256 {
+            silent.push(runtime.block_on(connect(from)));
+        }
+    }
+    // A member of another address, and one of an address that has taken its own 256.
+    let other = it.join_far("other");
+    for _ in 0..256 {
+        silent.push(runtime.block_on(connect(1)));
+    }
+    let far = it.join_far("far");
+    far.wait_for(2, LONG).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "the silent ones ended by themselves");
+    // Who is silent ends, members stay.
+    let end = Instant::now() + 2 * LONG;
+    let closed = async |stream: &mut tokio::net::TcpStream| {
+        let left = end.saturating_duration_since(Instant::now());
+        let read = tokio::time::timeout(left, stream.read(&mut [0; 64])).await;
+        read.is_ok_and(|read| matches!(read, Ok(0) | Err(_)))
+    };
+    for mut stream in silent {
+        assert!(runtime.block_on(closed(&mut stream)), "a silent connection does not end");
+    }
+    assert_eq!((far.members().len(), other.members().len()), (2, 2));
 }
 
 /// A server that sends a byte now and then: the handshake has an end nevertheless.

@@ -261,6 +261,12 @@ impl Hub {
         self.groups.values().filter_map(|group| group.next(self.settings.gather)).min()
     }
 
+    /// How many members a connection has. Who had to prove that it knows a key has done so.
+    #[must_use]
+    pub fn members_on(&self, connection: Connection) -> usize {
+        self.clients.get(&connection).map_or(0, |client| client.members.len())
+    }
+
     /// Groups and how many members each has.
     pub fn groups(&self) -> impl Iterator<Item = (GroupId, usize)> + '_ {
         self.groups.iter().map(|(id, group)| (*id, group.count()))
