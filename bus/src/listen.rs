@@ -113,7 +113,9 @@ pub async fn serve_tcp(listener: TcpListener, tls: TlsAcceptor, carrier: Carrier
             Ok((stream, from)) => {
                 let Some(seat) = carrier.connected(Account::of(from.ip())) else {
                     if said.is_none_or(|said| said.elapsed() >= SAID) {
-                        warn!("connections are refused, one of {from}: too many of its address, or of the network");
+                        warn!(
+                            "connections are refused, one of {from}: too many of its address, or of the network"
+                        );
                         said = Some(Instant::now());
                     }
                     continue;

@@ -85,7 +85,9 @@ async fn run(
 ) -> Result<()> {
     let files = descriptors::raise_limit(MOST_DESCRIPTORS).context("the limit of open files")?;
     if files < MOST_DESCRIPTORS {
-        warn!("at most {files} files can be open, so at most so many connections: raise LimitNOFILE");
+        warn!(
+            "at most {files} files can be open, so at most so many connections: raise LimitNOFILE"
+        );
     }
     let carrier = carrier::Carrier::new(keys)?;
     let socket = config.socket();

@@ -133,6 +133,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             let experiment = catalog::find(&name)?;
             make(&dir)?;
             packages::install(&packages::all())?;
+            timevisor_lab::runner::check_undivided()?;
             scratch::remove_stale();
             netns::remove_stale();
             experiment.run(&dir, minutes)?;

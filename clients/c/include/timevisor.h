@@ -49,7 +49,7 @@
 #define TIMEVISOR_CHANGED_INIT {(uint32_t)sizeof(timevisor_changed), 0, 0, 0, 0, 0, NULL}
 #define TIMEVISOR_PULSE_INIT {(uint32_t)sizeof(timevisor_pulse), 0, 0, 0, 0, 0, NULL}
 #define TIMEVISOR_PTP_PIN_INIT {(uint32_t)sizeof(timevisor_ptp_pin), 0, 0, 0, {0}}
-#define TIMEVISOR_JOIN_OPTIONS_INIT {(uint32_t)sizeof(timevisor_join_options), 0, NULL, NULL, NULL, NULL, NULL, 0}
+#define TIMEVISOR_JOIN_OPTIONS_INIT {(uint32_t)sizeof(timevisor_join_options), 0, NULL, NULL, NULL, NULL, NULL, 0, NULL}
 #define TIMEVISOR_MEMBER_INIT {(uint32_t)sizeof(timevisor_member), 0, {0}, 0, 0, 0, 0, 0}
 #define TIMEVISOR_MESSAGE_INIT {(uint32_t)sizeof(timevisor_message), 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
 #define TIMEVISOR_REPORT_INIT {(uint32_t)sizeof(timevisor_report), 0, {0}, 0, {0}, 0, 0, 0, 0, 0, NULL}
@@ -350,6 +350,11 @@ typedef struct timevisor_group timevisor_group;
 // What happens to a group. One thread at a time. Of more than 65536 reports that nobody takes the
 // oldest are dropped.
 typedef struct timevisor_group_watch timevisor_group_watch;
+
+// A bus in this process, for tests of programs that use groups: no timevisor-bus runs. Give it as
+// timevisor_join_options.manual_bus. It has no keys; leases and faults count this machine's real
+// time. For any number of threads at once.
+typedef struct timevisor_manual_bus timevisor_manual_bus;
 
 // A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is
 // moved, and nothing sleeps. For any number of threads at once.
@@ -654,8 +659,8 @@ typedef struct timevisor_pin_event {
     // So many edges between the last event and this one were not delivered, at least: the kernel's
     // buffer (1024 events) was full, or it took two edges for one. Always 0 at a PTP clock.
     uint32_t lost;
-    // 0
-    uint32_t reserved;
+    // 1: an edge came, whose time may be unknown; 0: none came.
+    uint32_t came;
     // The counter, no later than the stamp; 0 when the event's time is not known.
     uint64_t first;
     // The counter, no earlier than the stamp; 0 when the event's time is not known.
@@ -736,6 +741,8 @@ typedef struct timevisor_join_options {
     const char *key;
     // After so long without a sign of this program the others count it as gone; 0: 3 s.
     int64_t lease_ns;
+    // A bus for tests, instead of `bus`; NULL: none.
+    const struct timevisor_manual_bus *manual_bus;
 } timevisor_join_options;
 
 // What everybody in a group knows about a member.
@@ -1439,9 +1446,10 @@ int timevisor_ptp_events_start(const struct timevisor_timeline *timeline,
 
 // Waits for the next edge. `options` (spin_ns is not used) and `event` may be NULL.
 //
-// Returns 0; -ESTALE, -EBADMSG, -EIO, -EIDRM: there was an edge, but when is not known (`edge` and
-// `lost` are given, later ones may be known again); -ENODEV: the device is gone; -EBUSY: another
-// thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options say; -EINVAL. Blocks.
+// Returns 0; -ESTALE, -EBADMSG, -ENOTSUP, or an error of timevisor_now or of the kernel, with
+// `came` 1: there was an edge, but when is not known (`edge` and `lost` are given, later ones may be
+// known again); -ENODEV: the device is gone; -EBUSY: another thread waits with this handle;
+// -ETIMEDOUT, -ECANCELED: as the options say; -EINVAL. Blocks.
 int timevisor_pin_events_next(const struct timevisor_pin_events *events,
                               const struct timevisor_wait_options *options,
                               struct timevisor_pin_event *event);
@@ -1858,6 +1866,33 @@ int timevisor_manual_step(const struct timevisor_manual_clock *clock, int64_t to
 // Forgets the time, which is a disruption. timevisor_manual_step ends it. Returns 0; -EINVAL. Any
 // thread.
 int timevisor_manual_forget(const struct timevisor_manual_clock *clock);
+
+// Starts one.
+//
+// Returns 0; -EMFILE, -EAGAIN and the like; -EINVAL. Any thread.
+int timevisor_manual_bus_new(struct timevisor_manual_bus **bus);
+
+// Frees the handle; the bus ends with its last member. NULL is allowed. Not while another thread
+// uses the handle.
+void timevisor_manual_bus_free(struct timevisor_manual_bus *bus);
+
+// From now on it loses so many of a thousand messages, each for each receiver; which ones, `seed`
+// decides. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_bus_lose(const struct timevisor_manual_bus *bus, uint32_t per_mille, uint64_t seed);
+
+// From now on messages come so much later. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_bus_delay(const struct timevisor_manual_bus *bus, int64_t by_ns);
+
+// From now on nothing comes from this member or to it. After its lease the others hear that it has
+// gone. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_bus_cut(const struct timevisor_manual_bus *bus, const char *member);
+
+// Nobody is cut off any more, nothing is lost and nothing is late. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_bus_heal(const struct timevisor_manual_bus *bus);
+
+// Ends all connections, as a bus does that restarts: members connect and join again by themselves.
+// What it kept is forgotten. Returns 0; -EINVAL. Any thread.
+int timevisor_manual_bus_restart(const struct timevisor_manual_bus *bus);
 
 // What a code means in general; `timevisor_last_error` says more. Codes are negative errno values;
 // their absolute values are understood, too. Never NULL. Any thread.

@@ -20,7 +20,7 @@
 //! | `pins` | events at GPIO lines and PTP pins, outputs at a time |
 //! | `group` | members that act together at a time |
 //! | `pending` | what the handles that wait have in common |
-//! | `manual` | a clock for tests |
+//! | `manual` | a clock and a bus for tests |
 //!
 //! Handles and results of fixed size come as nullable references, so that the functions are safe
 //! code; what a reference cannot say (structures of another version, texts) comes as a raw pointer

@@ -1,13 +1,13 @@
-//! A clock that a test drives by hand, with the same handle type as a real one.
+//! A clock that a test drives by hand, with the same handle type as a real one; a bus in its process.
 #![expect(non_camel_case_types, reason = "these are names of C")]
 
 use core::ffi::c_int;
 
-use timevisor::manual::Clock;
+use timevisor::manual::{Bus, Clock};
 
 use crate::conversions::{status_from, timescale_from};
 use crate::error::{Failure, guard};
-use crate::memory::{Out, give, handle, span};
+use crate::memory::{Out, Text, give, handle, span};
 use crate::timeline::timevisor_timeline;
 
 /// A clock for tests, which stands still until it is moved. Waits on it wake as soon as it is
@@ -178,6 +178,93 @@ fn change(
 ) -> c_int {
     guard(|| {
         what(&handle(clock, "clock")?.clock)?;
+        Ok(0)
+    })
+}
+
+/// A bus in this process, for tests of programs that use groups: no timevisor-bus runs. Give it as
+/// timevisor_join_options.manual_bus. It has no keys; leases and faults count this machine's real
+/// time. For any number of threads at once.
+pub struct timevisor_manual_bus {
+    pub(crate) bus: Bus,
+}
+
+/// Starts one.
+///
+/// Returns 0; -EMFILE, -EAGAIN and the like; -EINVAL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_new(bus: Out<'_, *mut timevisor_manual_bus>) -> c_int {
+    guard(|| {
+        give(bus, || {
+            let started = Bus::new().map_err(|error| {
+                let text = format!("no thread or descriptor for a bus: {error}");
+                Failure::new(error.raw_os_error().unwrap_or(libc::EIO), text)
+            })?;
+            Ok(timevisor_manual_bus { bus: started })
+        })
+    })
+}
+
+/// Frees the handle; the bus ends with its last member. NULL is allowed. Not while another thread
+/// uses the handle.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_free(bus: Option<Box<timevisor_manual_bus>>) {
+    drop(bus);
+}
+
+/// From now on it loses so many of a thousand messages, each for each receiver; which ones, `seed`
+/// decides. Returns 0; -EINVAL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_lose(
+    bus: Option<&timevisor_manual_bus>,
+    per_mille: u32,
+    seed: u64,
+) -> c_int {
+    with(bus, |bus| bus.lose(per_mille, seed))
+}
+
+/// From now on messages come so much later. Returns 0; -EINVAL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_delay(
+    bus: Option<&timevisor_manual_bus>,
+    by_ns: i64,
+) -> c_int {
+    guard(|| {
+        let by = span(by_ns, "by_ns")?;
+        handle(bus, "bus")?.bus.delay(by);
+        Ok(0)
+    })
+}
+
+/// From now on nothing comes from this member or to it. After its lease the others hear that it has
+/// gone. Returns 0; -EINVAL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_cut(
+    bus: Option<&timevisor_manual_bus>,
+    member: Text<'_>,
+) -> c_int {
+    guard(|| {
+        handle(bus, "bus")?.bus.cut(member.require("member")?);
+        Ok(0)
+    })
+}
+
+/// Nobody is cut off any more, nothing is lost and nothing is late. Returns 0; -EINVAL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_heal(bus: Option<&timevisor_manual_bus>) -> c_int {
+    with(bus, Bus::heal)
+}
+
+/// Ends all connections, as a bus does that restarts: members connect and join again by themselves.
+/// What it kept is forgotten. Returns 0; -EINVAL. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn timevisor_manual_bus_restart(bus: Option<&timevisor_manual_bus>) -> c_int {
+    with(bus, Bus::restart)
+}
+
+fn with(bus: Option<&timevisor_manual_bus>, act: impl FnOnce(&Bus)) -> c_int {
+    guard(|| {
+        act(&handle(bus, "bus")?.bus);
         Ok(0)
     })
 }

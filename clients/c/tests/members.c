@@ -316,6 +316,39 @@ static void who_cannot_join_is_told_why(const char *key_socket, const char *key)
     timevisor_group_leave(a);
 }
 
+/* A bus of this process: no file, no other program. */
+static void a_bus_in_memory_cuts_and_heals(void) {
+    timevisor_manual_bus *bus;
+    timevisor_group *a, *b;
+    timevisor_join_options options = TIMEVISOR_JOIN_OPTIONS_INIT;
+
+    CHECK(timevisor_manual_bus_new(&bus) == 0);
+    options.manual_bus = bus;
+    options.lease_ns = SECOND / 2;
+    options.bus = socket_;
+    FAILS(timevisor_group_join_on(tai, "memory", "a", &options, &a), EINVAL, "where manual_bus is given");
+    options.bus = NULL;
+    CHECK(timevisor_group_join_on(tai, "memory", "a", &options, &a) == 0);
+    CHECK(timevisor_group_join_on(tai, "memory", "b", &options, &b) == 0);
+    CHECK(timevisor_group_wait_for(a, 2, 20 * SECOND) == 0);
+    CHECK(timevisor_manual_bus_delay(bus, 1000000) == 0 && timevisor_manual_bus_lose(bus, 10, 7) == 0);
+    CHECK(timevisor_manual_bus_cut(bus, "b") == 0);
+    CHECK(timevisor_manual_bus_delay(bus, -1) == -EINVAL && timevisor_manual_bus_cut(bus, NULL) == -EINVAL);
+    timevisor_member_list *members;
+    for (size_t count = 2; count != 1;) {
+        CHECK(timevisor_group_members(a, &members) == 0);
+        count = timevisor_member_list_count(members);
+        timevisor_member_list_free(members);
+        CHECK(nanosleep(&(struct timespec){0, 10 * MS}, NULL) == 0);
+    }
+    CHECK(timevisor_manual_bus_heal(bus) == 0 && timevisor_manual_bus_restart(bus) == 0);
+    CHECK(timevisor_group_wait_for(b, 2, 20 * SECOND) == 0);
+    timevisor_manual_bus_free(bus);
+    CHECK(timevisor_group_wait_for(a, 2, 20 * SECOND) == 0);
+    timevisor_group_leave(b);
+    timevisor_group_leave(a);
+}
+
 int main(int argc, char **argv) {
     pthread_t driver;
 
@@ -330,6 +363,7 @@ int main(int argc, char **argv) {
     two_meet_and_one_leads();
     all_fire_or_nobody();
     a_fork_is_no_member();
+    a_bus_in_memory_cuts_and_heals();
     who_cannot_join_is_told_why(argv[2], argv[3]);
     __atomic_store_n(&stops, 1, __ATOMIC_RELAXED);
     CHECK(pthread_join(driver, NULL) == 0);

@@ -118,6 +118,12 @@ static void null_handles(void) {
     NULLS(timevisor_manual_set_status(NULL, 0));
     NULLS(timevisor_manual_step(NULL, 0));
     NULLS(timevisor_manual_forget(NULL));
+    NULLS(timevisor_manual_bus_new(NULL));
+    NULLS(timevisor_manual_bus_lose(NULL, 0, 0));
+    NULLS(timevisor_manual_bus_delay(NULL, 0));
+    NULLS(timevisor_manual_bus_cut(NULL, "a"));
+    NULLS(timevisor_manual_bus_heal(NULL));
+    NULLS(timevisor_manual_bus_restart(NULL));
 
     CHECK(timevisor_stamp(NULL) == 0 && timevisor_timeline_list_count(NULL) == 0);
     CHECK(timevisor_client_page(NULL) == NULL && timevisor_timeline_name(NULL) == NULL);
@@ -138,6 +144,7 @@ static void null_handles(void) {
     timevisor_ptp_pins_free(NULL);
     CHECK(timevisor_recorder_close(NULL) == 0);
     timevisor_manual_free(NULL);
+    timevisor_manual_bus_free(NULL);
 }
 
 static void no_page(void) {

@@ -9,7 +9,7 @@ use timevisor::{BindOptions, ChannelAddress, Epoch, Options};
 use crate::arguments::Span;
 use crate::binding::{self, Binding};
 use crate::errors::{self, OrRaise};
-use crate::group::{Bus, Group, JoinOptions, Key};
+use crate::group::{AnyBus, Bus, Group, JoinOptions, Key};
 use crate::records;
 use crate::requirement::Requirement;
 use crate::timeline::Timeline;
@@ -103,7 +103,11 @@ impl Client {
 
     /// Joins a group, and has the host meet a requirement for as long as the membership lives.
     #[pyo3(signature = (group, member, requirement=None, *, timeline="tai", bus=None, authority=None, key=None, lease_ns=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::needless_pass_by_value,
+        reason = "keywords in Python"
+    )]
     fn join(
         &self,
         py: Python<'_>,
@@ -111,7 +115,7 @@ impl Client {
         member: &str,
         requirement: Option<Requirement>,
         timeline: &str,
-        bus: Option<PathBuf>,
+        bus: Option<AnyBus>,
         authority: Option<PathBuf>,
         key: Option<Key>,
         lease_ns: Option<Span>,
@@ -119,9 +123,13 @@ impl Client {
         if requirement.is_some() {
             self.check_channel(py)?;
         }
-        let options =
-            JoinOptions { requirement, bus: Bus::new(py, bus, authority)?, key, lease: lease_ns }
-                .into_rust(timeline);
+        let options = JoinOptions {
+            requirement,
+            bus: Bus::new(py, bus, authority.as_deref())?,
+            key,
+            lease: lease_ns,
+        }
+        .into_rust(timeline);
         py.detach(|| self.0.join_with(group, member, &options)).or_raise(py).map(Group::of)
     }
 

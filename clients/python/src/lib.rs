@@ -12,7 +12,7 @@
 //! | `wait` | blocking without the GIL, descriptors, `Cancel` |
 //! | `pins` | `PinEvents`, `OutputLine`, `PtpPins`: events at pins, outputs at a time |
 //! | `group` | `Group`: members that act together at a time |
-//! | `manual` | `Clock`: hand-driven, for tests |
+//! | `manual` | `Clock`, hand-driven, and `Bus`, in memory, for tests |
 //! | `arguments` | instants and spans out of Python's integers; floats refused |
 //! | `words` | the dataclasses and enums of `timevisor._words`, filled |
 //! | `records` | those that contain a `Reading` or a `Requirement` |
@@ -54,7 +54,7 @@ mod _timevisor {
     #[pymodule_export]
     use crate::group::{Group, GroupWait, Messages, Pending, Proposals, Reports};
     #[pymodule_export]
-    use crate::manual::Clock;
+    use crate::manual::{Bus, Clock};
     #[pymodule_export]
     use crate::pins::{OutputFd, OutputLine, PinEvents, PtpPins};
     #[pymodule_export]

@@ -1,11 +1,53 @@
-//! `Clock`: a clock that a test drives by hand.
+//! `Clock`: a clock that a test drives by hand. `Bus`: a bus in the test's process.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use timevisor::{Status, TimescaleId};
 
 use crate::arguments::{InstantNs, Span};
+use crate::errors::exception;
 use crate::timeline::Timeline;
+
+/// A bus in this process, which loses, delays and cuts as it is told.
+#[pyclass(frozen, module = "timevisor.manual")]
+pub struct Bus(pub timevisor::manual::Bus);
+
+#[pymethods]
+impl Bus {
+    /// Starts one.
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        timevisor::manual::Bus::new().map(Self).map_err(|error| {
+            exception(py, "KernelRefused", format!("no thread or descriptor: {error}"), None)
+        })
+    }
+
+    /// Loses so many of a thousand messages from now on.
+    #[pyo3(signature = (per_mille, seed=0))]
+    fn lose(&self, per_mille: u32, seed: u64) {
+        self.0.lose(per_mille, seed);
+    }
+
+    /// Messages come so much later from now on.
+    fn delay(&self, by_ns: Span) {
+        self.0.delay(by_ns.0);
+    }
+
+    /// Nothing comes from this member or to it from now on.
+    fn cut(&self, member: &str) {
+        self.0.cut(member);
+    }
+
+    /// Nobody is cut off any more, nothing is lost and nothing is late.
+    fn heal(&self) {
+        self.0.heal();
+    }
+
+    /// Ends all connections, and forgets what was kept.
+    fn restart(&self) {
+        self.0.restart();
+    }
+}
 
 /// A clock that stands still until it is moved. Waits on it wake at once and never sleep.
 #[pyclass(frozen, module = "timevisor.manual")]

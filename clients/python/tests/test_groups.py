@@ -18,9 +18,10 @@ import pytest
 
 import timevisor
 from conftest import DAEMON, PATIENCE_S
-from timevisor import Requirement, aio
+from timevisor import Requirement, aio, manual
 from timevisor.group import (
     Asked,
+    Connected,
     Decided,
     Fire,
     Gone,
@@ -403,6 +404,35 @@ def test_ctrl_c_ends_waits(cell: Cell) -> None:
     # It does not wait there any more.
     with pytest.raises(timevisor.TimedOut):
         a.barrier("b", 2, timeout_ns=1_000_000)
+
+
+def test_a_bus_in_memory_cuts_loses_and_heals() -> None:
+    clock = Clock(1_000 * SECOND)
+    clock.set_error(50_000)
+    bus = manual.Bus()
+    tai = clock.timeline()
+    a = Group.join(tai, "memory", "a", bus=bus, lease_ns=SECOND // 2)
+    b = Group.join(tai, "memory", "b", bus=bus, lease_ns=SECOND // 2)
+    a.wait_for(2, timeout_ns=LONG)
+    told = a.watch()
+    bus.cut("b")
+    until(told, lambda it: isinstance(it, Gone) and it.who.name == "b")
+    bus.heal()
+    until(told, lambda it: isinstance(it, Present) and it.info.who.name == "b")
+    messages = b.subscribe("t")
+    bus.delay(SECOND // 5)
+    begun = time.monotonic()
+    a.publish("t", b"late")
+    assert messages.get(timeout_ns=LONG).payload == b"late"
+    assert time.monotonic() - begun >= 0.2
+    bus.lose(1000)
+    a.publish("t", b"lost")
+    bus.restart()
+    until(told, lambda it: isinstance(it, Connected))
+    with pytest.raises(ValueError, match="has no authority"):
+        Group.join(tai, "memory", "c", bus=bus, authority="/ca.pem")
+    b.leave()
+    a.leave()
 
 
 def test_asyncio(cell: Cell) -> None:

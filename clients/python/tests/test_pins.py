@@ -53,7 +53,7 @@ def test_asyncio_has_them_too(run_directory: Path) -> None:
         with pytest.raises(PinUnusable, match="give events of line 0"):
             aio.line_events(tai, "/dev/null", 0)
         with pytest.raises(PinUnusable, match="/dev/ptpN"):
-            aio.ptp_events(tai, "/dev/null", 0)
+            await aio.ptp_events(tai, "/dev/null", 0)
 
     asyncio.run(whole())
 

@@ -184,7 +184,8 @@ impl Ptp {
 
 fn refused(refusal: Refusal) -> Refused {
     // At the beginning that is no problem.
-    let word = if refusal == Refusal::Unmeasured { PROBING } else { refusal.name() };
+    let is_begin = matches!(refusal, Refusal::Unmeasured | Refusal::FewOffsets { .. });
+    let word = if is_begin { PROBING } else { refusal.name() };
     Refused::new(word, refusal)
 }
 

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use timevisor_linux::cpuset::Cpusets;
 
 use super::schedule::{Running, Start};
 use super::{Outcome, Verdict, evidence};
@@ -45,6 +46,26 @@ pub fn check_possible() -> anyhow::Result<()> {
     command::output(Command::new("unshare").args(["--pid", "--mount", "--net", "--fork", "true"]))
         .map(drop)
         .context("this system gives no namespaces; run the lab outside of a container, or in a privileged one")
+}
+
+/// Fails if processors of this machine are set apart for a reservation, such as one of a daemon that was
+/// killed: everything else, this lab included, would run on those that are left.
+///
+/// # Errors
+/// When they are.
+pub fn check_undivided() -> anyhow::Result<()> {
+    let Ok(found) = Cpusets::find() else { return Ok(()) };
+    // Another lab's exclusive test may reserve: it gives back what it took.
+    let _lock = exclusive()?;
+    let ours = found.ours().context("cannot read the cpusets")?;
+    let names: Vec<_> = ours.iter().map(|path| path.display().to_string()).collect();
+    ensure!(
+        names.is_empty(),
+        "a reservation sets processors of this machine apart: {}. End it (`timevisor reserve release --all`); if nothing \
+         runs that made it, remove these folders with rmdir and, with cgroup v1, write 1 to cpuset.sched_load_balance beside them",
+        names.join(", ")
+    );
+    Ok(())
 }
 
 /// Starts tests by executing this program again.

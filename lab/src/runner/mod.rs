@@ -17,7 +17,7 @@ mod schedule;
 
 use std::path::Path;
 
-pub use isolated::run_one;
+pub use isolated::{check_undivided, run_one};
 pub use results::Times;
 
 use serde_json::{Value, json};
@@ -112,6 +112,7 @@ impl Outcome {
 /// When not root, or when a program does not build or an artifact cannot be fetched.
 pub fn run(tests: &[Test], lab_dir: &Path, kvm_usable: bool) -> anyhow::Result<bool> {
     isolated::check_possible()?;
+    isolated::check_undivided()?;
     prepare::prepare(tests, lab_dir)?;
     let times = Times::last();
     let starter = isolated::Starter::new(lab_dir, kvm_usable)?;

@@ -298,6 +298,14 @@ fn to_rust(
     }
     let authority = authority.get("authority")?.map(Path::new);
     rust.bus = bus.get("bus")?.map(|at| BusAddress::parse(at, authority)).transpose()?;
+    // SAFETY: as for the texts.
+    if let Some(manual) = unsafe { given.manual_bus.as_ref() } {
+        if rust.bus.is_some() || authority.is_some() {
+            let text = "options.bus and authority must be NULL where manual_bus is given";
+            return Err(Failure::invalid(text));
+        }
+        rust.bus = Some(manual.bus.clone().into());
+    }
     rust.key = key.get("key")?.map(|key| Secret::parse(key.as_bytes())).transpose()?;
     rust.requirement = timevisor_requirement::read(&requirement)?;
     if given.lease_ns != 0 {

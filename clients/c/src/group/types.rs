@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_void};
 
+use crate::manual::timevisor_manual_bus;
 use crate::memory::Shared;
 use crate::types::timevisor_requirement;
 
@@ -153,6 +154,8 @@ pub struct timevisor_join_options {
     pub key: *const c_char,
     /// After so long without a sign of this program the others count it as gone; 0: 3 s.
     pub lease_ns: i64,
+    /// A bus for tests, instead of `bus`; NULL: none.
+    pub manual_bus: *const timevisor_manual_bus,
 }
 
 /// What everybody in a group knows about a member.
@@ -339,7 +342,7 @@ shared! {
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     const NAME: usize = TIMEVISOR_NAME_SIZE;
-    assert!(size_of::<timevisor_join_options>() == 2 * 4 + 5 * 8 + 8);
+    assert!(size_of::<timevisor_join_options>() == 2 * 4 + 7 * 8);
     assert!(size_of::<timevisor_member>() == 2 * 4 + NAME + 5 * 8);
     assert!(size_of::<timevisor_message>() == 2 * 4 + NAME + 2 * 8 + 2 * 4 + 6 * 8);
     assert!(size_of::<timevisor_report>() == 2 * 4 + NAME + 8 + NAME + 3 * 8 + 2 * 4 + 8);

@@ -71,9 +71,10 @@ pub extern "C" fn timevisor_ptp_events_start(
 
 /// Waits for the next edge. `options` (spin_ns is not used) and `event` may be NULL.
 ///
-/// Returns 0; -ESTALE, -EBADMSG, -EIO, -EIDRM: there was an edge, but when is not known (`edge` and
-/// `lost` are given, later ones may be known again); -ENODEV: the device is gone; -EBUSY: another
-/// thread waits with this handle; -ETIMEDOUT, -ECANCELED: as the options say; -EINVAL. Blocks.
+/// Returns 0; -ESTALE, -EBADMSG, -ENOTSUP, or an error of timevisor_now or of the kernel, with
+/// `came` 1: there was an edge, but when is not known (`edge` and `lost` are given, later ones may be
+/// known again); -ENODEV: the device is gone; -EBUSY: another thread waits with this handle;
+/// -ETIMEDOUT, -ECANCELED: as the options say; -EINVAL. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_pin_events_next(
     events: Option<&timevisor_pin_events>,
@@ -107,7 +108,10 @@ pub extern "C" fn timevisor_pin_events_on_ready(
         let events = &handle(events, "events")?.pending;
         match events.with(|events| Ok(events.on_ready()))?.transpose() {
             Some(found) => tell(&mut event, found),
-            None => Ok(NOT_YET),
+            None => {
+                none(&mut event)?;
+                Ok(NOT_YET)
+            }
         }
     })
 }
@@ -116,6 +120,14 @@ pub extern "C" fn timevisor_pin_events_on_ready(
 #[unsafe(no_mangle)]
 pub extern "C" fn timevisor_pin_events_free(events: Option<Box<timevisor_pin_events>>) {
     drop(events);
+}
+
+fn none(to: &mut InOut<'_, timevisor_pin_event>) -> Result<(), Failure> {
+    to.fill_if_wanted(|to| {
+        (to.edge, to.lost, to.came) = (timevisor_edge::Unknown as i32, 0, 0);
+        (to.first, to.last) = (0, 0);
+        Ok(())
+    })
 }
 
 fn tell(
@@ -129,16 +141,16 @@ fn tell(
     };
     match &found {
         Ok(event) => to.fill_if_wanted(|to| {
-            (to.edge, to.lost) = (code(event.edge) as i32, event.lost);
+            (to.edge, to.lost, to.came) = (code(event.edge) as i32, event.lost, 1);
             (to.first, to.last) = (event.first, event.last);
             timevisor_reading::put(to.reading, &event.reading)
         })?,
         Err(PinError::Unplaced { edge, lost, .. }) => to.fill_if_wanted(|to| {
-            (to.edge, to.lost) = (code(*edge) as i32, *lost);
+            (to.edge, to.lost, to.came) = (code(*edge) as i32, *lost, 1);
             (to.first, to.last) = (0, 0);
             Ok(())
         })?,
-        Err(_) => (),
+        Err(_) => none(to)?,
     }
     found.map(|_| 0).map_err(Failure::from)
 }

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use timevisor::pins::{Changed, OutputFd, OutputLine, PinError};
 
-use super::not_changed;
+use super::Refused;
 use super::types::timevisor_changed;
 use crate::error::{Failure, NOT_YET, guard};
 use crate::memory::{In, InOut, Out, Text, give, handle, span};
@@ -160,7 +160,7 @@ fn tell(
     to: &mut InOut<'_, timevisor_changed>,
     outcome: Result<Changed, PinError>,
 ) -> Result<c_int, Failure> {
-    let error = match outcome {
+    let refused = match outcome {
         Ok(Changed { lateness_ns, first, last, reading }) => {
             to.fill_if_wanted(|to| {
                 (to.outcome, to.lateness_ns) = (timevisor_outcome::Fired as i32, lateness_ns);
@@ -169,24 +169,13 @@ fn tell(
             })?;
             return Ok(timevisor_outcome::Fired as c_int);
         }
-        Err(error) => error,
-    };
-    let refused = not_changed(&error);
-    let (first, last) = match error {
-        PinError::Undated { first, last, .. }
-        | PinError::NotTaken { first, last }
-        | PinError::MayHaveChanged { first, last, .. } => (first, last),
-        _ => (0, 0),
+        Err(error) => Refused::new(error),
     };
     to.fill_if_wanted(|to| {
-        // No outcome: the function's own code says why.
-        let (outcome, by_ns) = refused.map_or((-1, 0), |(outcome, by)| (outcome as i32, by));
-        (to.outcome, to.lateness_ns, to.too_late_by_ns) = (outcome, 0, by_ns);
-        (to.first, to.last) = (first, last);
-        error.reading().map_or(Ok(()), |reading| timevisor_reading::put(to.reading, reading))
+        (to.outcome, to.lateness_ns) = (refused.outcome, 0);
+        (to.too_late_by_ns, to.first, to.last) =
+            (refused.too_late_by_ns, refused.first, refused.last);
+        refused.put_reading(to.reading)
     })?;
-    match refused {
-        Some((outcome, _)) => Ok(outcome as c_int),
-        None => Err(error.into()),
-    }
+    refused.code()
 }

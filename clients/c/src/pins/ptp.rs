@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int};
 
 use timevisor::pins::{PinFunction, PtpPins, Pulse};
 
-use super::not_changed;
+use super::Refused;
 use super::types::{
     TIMEVISOR_PIN_NAME_SIZE, timevisor_pin_function, timevisor_ptp_pin, timevisor_pulse,
 };
@@ -111,7 +111,7 @@ pub extern "C" fn timevisor_ptp_pins_pulse_at(
         let pins = &handle(pins, "pins")?.pins;
         let timeline = &handle(timeline, "timeline")?.timeline;
         let width = span(width_ns, "width_ns")?;
-        let error = match pins.pulse_at(timeline, channel, t_ns, width) {
+        let refused = match pins.pulse_at(timeline, channel, t_ns, width) {
             Ok(Pulse { device_ns, first, last, reading }) => {
                 pulse.fill_if_wanted(|to| {
                     (to.outcome, to.device_ns) = (timevisor_outcome::Fired as i32, device_ns);
@@ -120,24 +120,15 @@ pub extern "C" fn timevisor_ptp_pins_pulse_at(
                 })?;
                 return Ok(timevisor_outcome::Fired as c_int);
             }
-            Err(error) => error,
-        };
-        let refused = not_changed(&error);
-        let told = match error {
-            timevisor::pins::PinError::Undated { first, last, .. } => (first, last),
-            _ => (0, 0),
+            Err(error) => Refused::new(error),
         };
         pulse.fill_if_wanted(|to| {
-            // No outcome: the function's own code says why.
-            let (outcome, by_ns) = refused.map_or((-1, 0), |(outcome, by)| (outcome as i32, by));
-            (to.outcome, to.device_ns, to.too_late_by_ns) = (outcome, 0, by_ns);
-            (to.first, to.last) = told;
-            error.reading().map_or(Ok(()), |reading| timevisor_reading::put(to.reading, reading))
+            (to.outcome, to.device_ns) = (refused.outcome, 0);
+            (to.too_late_by_ns, to.first, to.last) =
+                (refused.too_late_by_ns, refused.first, refused.last);
+            refused.put_reading(to.reading)
         })?;
-        match refused {
-            Some((outcome, _)) => Ok(outcome as c_int),
-            None => Err(error.into()),
-        }
+        refused.code()
     })
 }
 

@@ -49,8 +49,8 @@ pub struct timevisor_pin_event {
     /// So many edges between the last event and this one were not delivered, at least: the kernel's
     /// buffer (1024 events) was full, or it took two edges for one. Always 0 at a PTP clock.
     pub lost: u32,
-    /// 0
-    pub reserved: u32,
+    /// 1: an edge came, whose time may be unknown; 0: none came.
+    pub came: u32,
     /// The counter, no later than the stamp; 0 when the event's time is not known.
     pub first: u64,
     /// The counter, no earlier than the stamp; 0 when the event's time is not known.

@@ -14,7 +14,7 @@ Units: instants are int nanoseconds since the timeline's epoch (``tai``: 1970-01
 | ``timevisor`` | connect, read, bind, wait: everything is exported here |
 | ``timevisor.group`` | ``Group``: members that act together at a time |
 | ``timevisor.aio`` | the waits for asyncio |
-| ``timevisor.manual`` | ``Clock``: a hand-driven clock for tests |
+| ``timevisor.manual`` | ``Clock`` and ``Bus``: a hand-driven clock and a bus in memory, for tests |
 """
 
 from ._errors import (

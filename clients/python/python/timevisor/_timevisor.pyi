@@ -126,7 +126,7 @@ class Client:
         requirement: Optional[Requirement] = None,
         *,
         timeline: str = "tai",
-        bus: Optional[_Path] = None,
+        bus: Optional[Union[_Path, Bus]] = None,
         authority: Optional[_Path] = None,
         key: Optional[Union[str, bytes]] = None,
         lease_ns: Optional[Span] = None,
@@ -134,7 +134,7 @@ class Client:
         """Joins a group as ``member``. The host meets the requirement for as long as the membership lives.
 
         ``timeline``: the group's. ``bus``: the socket of timevisor-bus, or ``tls://HOST:PORT`` with ``authority``, a PEM file
-        with who signed its certificate, or that certificate; by default ``TIMEVISOR_BUS``, then timevisor-bus.socket in
+        with who signed its certificate, or that certificate, or a ``manual.Bus``; by default ``TIMEVISOR_BUS``, then timevisor-bus.socket in
         ``XDG_RUNTIME_DIR``, then /run/timevisor-bus/socket. ``key``: the text of the group's key file, if it has a key.
         ``lease_ns``: after so long without a sign of this program the others count it as gone; 3 s by default.
 
@@ -681,6 +681,23 @@ class Clock:
         """Nothing is known any more; a disruption. ``step`` ends it."""
 
 @final
+class Bus:
+    """A bus in this process, for tests: no timevisor-bus runs. Give it as ``bus=``. It ends with the last member, and has no
+    keys. Leases and faults count this machine's real time."""
+
+    def __new__(cls) -> Bus: ...
+    def lose(self, per_mille: int, seed: int = 0) -> None:
+        """From now on so many of a thousand messages are lost, each for each receiver; which ones, ``seed`` decides."""
+    def delay(self, by_ns: Span) -> None:
+        """From now on messages come so much later."""
+    def cut(self, member: str) -> None:
+        """From now on nothing comes from this member or to it. After its lease the others hear that it has gone."""
+    def heal(self) -> None:
+        """Nobody is cut off any more, nothing is lost and nothing is late."""
+    def restart(self) -> None:
+        """Ends all connections, as a bus does that restarts: members join again by themselves. What it kept is forgotten."""
+
+@final
 class Group:
     """A member of a group, as a context manager: leaving it leaves the group. For any thread.
 
@@ -695,7 +712,7 @@ class Group:
         member: str,
         requirement: Optional[Requirement] = None,
         *,
-        bus: Optional[_Path] = None,
+        bus: Optional[Union[_Path, Bus]] = None,
         authority: Optional[_Path] = None,
         key: Optional[Union[str, bytes]] = None,
         lease_ns: Optional[Span] = None,

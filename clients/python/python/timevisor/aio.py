@@ -113,9 +113,10 @@ def line_events(timeline: Timeline, chip: str, line: int, edges: str = "both") -
     return Stream(timeline.line_events(chip, line, edges))
 
 
-def ptp_events(timeline: Timeline, device: str, channel: int, edges: str = "both") -> Stream[PinEvent]:
-    """As ``Timeline.ptp_events``, for ``async for``. Not tested on hardware."""
-    return Stream(timeline.ptp_events(device, channel, edges))
+async def ptp_events(timeline: Timeline, device: str, channel: int, edges: str = "both") -> Stream[PinEvent]:
+    """As ``Timeline.ptp_events``: ``async for event in await ptp_events(...)``. To compare the clocks first takes 0.1 s, in
+    another thread. Not tested on hardware."""
+    return Stream(await asyncio.to_thread(timeline.ptp_events, device, channel, edges))
 
 
 async def output_at(

@@ -13,7 +13,7 @@ use crate::arguments::{InstantNs, Span};
 use crate::errors::OrRaise;
 use crate::group::errors;
 use crate::group::inbox::{Messages, Proposals, Reports};
-use crate::group::options::{Bus, JoinOptions, Key, span_or};
+use crate::group::options::{AnyBus, Bus, JoinOptions, Key, span_or};
 use crate::group::records;
 use crate::group::waiting::{GroupWait, Waiting, block};
 use crate::requirement::Requirement;
@@ -67,13 +67,17 @@ impl Group {
         group: &str,
         member: &str,
         requirement: Option<Requirement>,
-        bus: Option<PathBuf>,
+        bus: Option<AnyBus>,
         authority: Option<PathBuf>,
         key: Option<Key>,
         lease_ns: Option<Span>,
     ) -> PyResult<Self> {
-        let options =
-            JoinOptions { requirement, bus: Bus::new(py, bus, authority)?, key, lease: lease_ns };
+        let options = JoinOptions {
+            requirement,
+            bus: Bus::new(py, bus, authority.as_deref())?,
+            key,
+            lease: lease_ns,
+        };
         let options = options.into_rust(timeline.0.name());
         let join = || timevisor::group::Group::join(&timeline.0, group, member, &options);
         py.detach(join).or_raise(py).map(Self::of)

@@ -18,5 +18,5 @@ mod waiting;
 
 pub use inbox::{Messages, Proposals, Reports};
 pub use member::{Group, Pending};
-pub use options::{Bus, JoinOptions, Key};
+pub use options::{AnyBus, Bus, JoinOptions, Key};
 pub use waiting::GroupWait;

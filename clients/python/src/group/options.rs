@@ -1,14 +1,16 @@
 //! How to join, out of Python's arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use timevisor::group::{BusAddress, Secret};
 
 use crate::arguments::Span;
 use crate::errors::OrRaise;
+use crate::manual;
 use crate::requirement::Requirement;
 
 /// The text of a key's file, as str or bytes.
@@ -26,19 +28,43 @@ impl FromPyObject<'_, '_> for Key {
     }
 }
 
+/// What Python gives as a bus: where it listens, or one for tests.
+pub enum AnyBus {
+    At(PathBuf),
+    Manual(timevisor::manual::Bus),
+}
+
+impl FromPyObject<'_, '_> for AnyBus {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        match value.cast::<manual::Bus>() {
+            Ok(bus) => Ok(Self::Manual(bus.get().0.clone())),
+            Err(_) => value.extract().map(Self::At),
+        }
+    }
+}
+
 /// Where a bus listens.
 pub struct Bus(BusAddress);
 
 impl Bus {
-    /// A socket's path, or `tls://HOST:PORT` with the file of its certificate's authority.
+    /// A socket's path, `tls://HOST:PORT` with the file of its certificate's authority, or a bus for tests.
     pub fn new(
         py: Python<'_>,
-        at: Option<PathBuf>,
-        authority: Option<PathBuf>,
+        at: Option<AnyBus>,
+        authority: Option<&Path>,
     ) -> PyResult<Option<Self>> {
-        let (Some(path), authority) = (at, authority) else { return Ok(None) };
+        let path = match at {
+            None => return Ok(None),
+            Some(AnyBus::Manual(_)) if authority.is_some() => {
+                return Err(PyValueError::new_err("a manual.Bus has no authority; leave it out"));
+            }
+            Some(AnyBus::Manual(bus)) => return Ok(Some(Self(bus.into()))),
+            Some(AnyBus::At(path)) => path,
+        };
         let address = match path.to_str() {
-            Some(text) => BusAddress::parse(text, authority.as_deref()).or_raise(py)?,
+            Some(text) => BusAddress::parse(text, authority).or_raise(py)?,
             None => path.into(),
         };
         Ok(Some(Self(address)))

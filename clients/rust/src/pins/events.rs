@@ -123,9 +123,12 @@ impl PinEvents {
             if let Some(event) = self.on_ready()? {
                 return Ok(event);
             }
-            // Later events can be converted only if somebody looks at the page now and then. If it
-            // cannot be read, the next event says so.
-            let _ = self.timeline.observe();
+            // Later events can be placed and converted only if somebody looks at the clocks now and
+            // then. If they cannot be read, the next event says so.
+            match &mut self.source {
+                Source::Line(line) => drop(line.placer.renew(&self.timeline)),
+                Source::Ptp(input) => input.renew(&self.timeline),
+            }
             let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(WaitError::TimedOut.into());

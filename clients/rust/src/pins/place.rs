@@ -101,27 +101,38 @@ impl<C: Clock> Placer<C> {
         Ok(Self { clock, begun, last: begun, was_set: false })
     }
 
+    /// Compares the clocks while no stamp comes, so that one after a disruption can be placed. Returns
+    /// the comparison before.
+    pub(super) fn renew(&mut self, timeline: &Timeline) -> Result<Bracket, Unplaced> {
+        let now = compare(timeline, &self.clock)?;
+        self.take(now)
+    }
+
+    fn take(&mut self, now: Compared) -> Result<Bracket, Unplaced> {
+        let before = std::mem::replace(&mut self.last, now);
+        // It cannot go back by itself.
+        self.was_set |= now.bracket.realtime < before.bracket.realtime;
+        if self.was_set {
+            return Err(Unplaced::Contradiction);
+        }
+        if before.state.leads_to(&now.state) {
+            return Ok(before.bracket);
+        }
+        self.begun = now;
+        Err(Unplaced::Disrupted)
+    }
+
     /// Places a stamp that was just read.
     pub(super) fn place<S>(
         &mut self,
         timeline: &Timeline,
         stamp: Instant<S>,
     ) -> Result<Placed, Unplaced> {
-        let now = compare(timeline, &self.clock)?;
-        // It cannot go back by itself.
-        self.was_set |= now.bracket.realtime < self.last.bracket.realtime;
-        if self.was_set {
-            return Err(Unplaced::Contradiction);
-        }
-        if !self.last.state.leads_to(&now.state) {
-            (self.begun, self.last) = (now, now);
-            return Err(Unplaced::Disrupted);
-        }
+        let before = self.renew(timeline)?;
         let (shortest, longest) =
             timeline.rate_limits()?.ok_or(Unplaced::NoCounter("the time is not known yet"))?;
         let rates = rates((shortest, longest), self.clock.rate());
-        let compared = [self.begun.bracket, self.last.bracket, now.bracket];
-        self.last = now;
+        let compared = [self.begun.bracket, before, self.last.bracket];
         match packets::placed(stamp.relabel(), compared, rates) {
             Ok(placed) => Ok(widened(placed, self.clock.grain(), shortest)),
             Err(error) => {

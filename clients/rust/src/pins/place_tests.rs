@@ -74,6 +74,25 @@ fn a_sleep_and_a_disruption_end_what_was_known() {
     assert!(!before.leads_to(&at((2, 7), ns(1_000))), "another page");
 }
 
+#[test]
+fn a_disruption_while_nothing_comes_spares_the_next_stamp_and_a_clock_that_is_set_spares_none() {
+    let at = |disruption, ns: u64| {
+        let realtime = Instant::from_unix_nanos(i128::from(ns));
+        let bracket = Bracket { before: START + ns, realtime, after: START + ns + 10 };
+        let slept = (Duration::ZERO, Duration::ZERO);
+        Compared { bracket, state: State { clock: (1, disruption), slept } }
+    };
+    let begun = at(7, 1_000);
+    let mut placer = Placer { clock: Monotonic, begun, last: begun, was_set: false };
+    assert_eq!(placer.take(at(7, 2_000)).unwrap().before, START + 1_000);
+    assert!(matches!(placer.take(at(8, 3_000)), Err(Unplaced::Disrupted)));
+    // What comes now is compared with what was seen after the disruption.
+    assert_eq!(placer.take(at(8, 4_000)).unwrap().before, START + 3_000);
+    assert_eq!(placer.begun.bracket.before, START + 3_000);
+    assert!(matches!(placer.take(at(8, 3_999)), Err(Unplaced::Contradiction)));
+    assert!(matches!(placer.take(at(8, 5_000)), Err(Unplaced::Contradiction)), "for ever");
+}
+
 /// CLOCK_MONOTONIC of this machine: a moment between two readings of the counter is found there.
 #[test]
 fn a_stamp_of_this_machine_is_inside() {

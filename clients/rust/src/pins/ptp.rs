@@ -206,7 +206,8 @@ impl Clock for PtpClock {
     }
 }
 
-/// A channel that stamps edges; it is switched off when this is dropped.
+/// A channel that stamps edges; it is switched off when this is dropped. Others of this library leave
+/// it alone until then.
 pub(super) struct PtpInput {
     pins: PtpPins,
     channel: u32,
@@ -227,6 +228,8 @@ impl PtpInput {
         let placer = Placer::new(timeline, clock).map_err(PinError::Counter)?;
         let (rising, falling) = (edges != Edges::Falling, edges != Edges::Rising);
         let refused = |error| pins.refused("stamp these edges", error);
+        // Who ends first would switch the channel off for the other.
+        pins.phc.claim(channel).map_err(refused)?;
         pins.phc.stamp_edges(channel, rising, falling).map_err(refused)?;
         Ok(Self { pins, channel, placer })
     }
@@ -243,6 +246,12 @@ impl PtpInput {
                 return Ok(Some(Found { edge: None, lost: 0, placed }));
             }
         }
+    }
+
+    /// Compares the clocks while no stamp comes.
+    pub(super) fn renew(&mut self, timeline: &Timeline) {
+        // If they cannot be read, the next stamp says so.
+        let _ = self.placer.renew(timeline);
     }
 }
 

@@ -117,6 +117,22 @@ impl Cpusets {
         Ok(found)
     }
 
+    /// Our cgroups at the top that set processors apart now, whoever made them.
+    ///
+    /// # Errors
+    /// When the controller's folder cannot be read.
+    pub fn ours(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(OURS));
+            if is_ours && entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
+    }
+
     /// Plans the changes that give this processor to `tid` of process `pid`. The processors `apart`
     /// are already exclusive.
     ///

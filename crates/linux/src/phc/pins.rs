@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -149,6 +149,27 @@ impl Phc {
         let mut pin =
             PinDesc { name: [0; 64], index, func: function.number(), chan: channel, rsv: [0; 5] };
         PIN_SETFUNC.call(self.file().as_fd(), &mut pin)
+    }
+
+    /// Claims a channel for this descriptor until it is closed: an advisory lock of one byte of the
+    /// device (fcntl(2), F_OFD_SETLK), which programs that do not ask for it ignore.
+    ///
+    /// # Errors
+    /// EBUSY when somebody else has claimed it.
+    pub fn claim(&self, channel: u32) -> io::Result<()> {
+        // SAFETY: plain integers, for which all bits 0 are valid: SEEK_SET, and the l_pid that has to be 0.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::c_short::try_from(libc::F_WRLCK).map_err(io::Error::other)?;
+        (lock.l_start, lock.l_len) = (libc::off_t::from(channel), 1);
+        // SAFETY: the descriptor is open, the structure complete; the call writes nothing else.
+        let done =
+            unsafe { libc::fcntl(self.file().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+        if done == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        let is_taken = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES));
+        Err(if is_taken { io::Error::from_raw_os_error(libc::EBUSY) } else { error })
     }
 
     /// Has a channel stamp edges from now on: rising, falling, or both (PTP_EXTTS_REQUEST2). Neither
@@ -291,6 +312,19 @@ mod tests {
         assert_eq!((pulse.period.sec, pulse.period.nsec), (1, 500_000_000));
         assert_eq!((pulse.on.nsec, pulse.index, pulse.flags), (750_000_000, 4, 0b11));
         assert!(super::pulse(4, start, Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn a_channel_is_claimed_by_one_until_it_is_closed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || Phc::open_for_pins(file.path()).unwrap();
+        let (one, other) = (open(), open());
+        one.claim(3).unwrap();
+        one.claim(3).unwrap();
+        assert_eq!(other.claim(3).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        other.claim(4).unwrap();
+        drop(one);
+        other.claim(3).unwrap();
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub enum ProcessError {
     Gone(u32),
     /// It keeps what was asked for from being read ([`Process::patiently`]).
     #[error(
-        "process {0} keeps itself from being looked at: a file system of its user's does not answer; end the process, or \
-         unmount that file system"
+        "process {0} could not be looked at in time: a file system of its user's does not answer, or this machine is too busy; \
+         try again, end the process, or unmount that file system"
     )]
     Waits(u32),
     /// The kernel protects other users' processes (ptrace access mode, proc(5)).

@@ -14,7 +14,9 @@
 //! e = max meanPathDelay + grandmaster accuracy + hop_error * (stepsRemoved - 1) + drift * age + interface accuracy
 //! ```
 //!
-//! Recent are those of [`SPAN`], and at least [`OFFSETS`]. The delay beside an offset is the present
+//! Recent are those of [`SPAN`], and at least [`OFFSETS`]; before so many are known, nothing is stated: after a
+//! step that a delayed Sync asked for, the offset of the next delayed Sync is small, and the clock is off by
+//! their delay. The delay beside an offset is the present
 //! median, not the one with which it was measured, so the longest of [`SPAN`] counts. With P2P, meanPathDelay is the delay to
 //! the neighbour.
 //!
@@ -32,7 +34,7 @@ use super::refusal::Refusal;
 use super::settling::Settling;
 
 /// At least so many of the last offsets count, however rare Syncs are: enough to include the servo's
-/// swing.
+/// swing, and Syncs that were delayed one after another.
 pub const OFFSETS: usize = 8;
 
 /// Offsets of this time count: ptp4l's median of ten delays, at one Delay_Req a second, follows a
@@ -100,8 +102,8 @@ impl OffsetWindow {
             Err(Refusal::NewMaster(_) | Refusal::NewTimescale | Refusal::Unmeasured) => {
                 self.recent.clear();
             }
+            Ok(_) | Err(Refusal::FewOffsets { .. }) => {}
             Err(_) => self.restart(),
-            Ok(_) => {}
         }
         judged
     }
@@ -143,6 +145,9 @@ impl OffsetWindow {
             return Err(Refusal::NoDelay);
         }
         self.remember(state);
+        if self.recent.len() < OFFSETS {
+            return Err(Refusal::FewOffsets { have: self.recent.len(), need: OFFSETS });
+        }
         let drift = match state.port {
             PortState::Slave => assume.drift,
             _ => assume.drift_unlocked,

@@ -52,14 +52,32 @@ const SECOND: i64 = 1_000_000_000;
 /// 2 us path, 100 ns grandmaster, 100 ns interface.
 const ERROR: i64 = 2_200;
 
-/// A window that has seen the master.
+/// A window that has seen the master, and measured offsets of zero just before [`START`]: the next one
+/// makes a statement.
 fn settled(assumptions: Assumptions) -> OffsetWindow {
     let mut window = OffsetWindow::new(assumptions);
-    let mark = START - SECOND;
-    let arbitrary = TimeProperties { ptp_timescale: false, ..state(0, mark).time };
-    let time = if assumptions.arbitrary_is_utc { arbitrary } else { state(0, mark).time };
-    assert_eq!(window.judge(&State { time, ..state(0, mark) }, mark), Err(Refusal::Unmeasured));
+    let arbitrary = TimeProperties { ptp_timescale: false, ..state(0, START).time };
+    let time = if assumptions.arbitrary_is_utc { arbitrary } else { state(0, START).time };
+    young(&mut window, &State { time, ..state(0, START) });
     window
+}
+
+const NEED: i64 = OFFSETS as i64;
+
+/// Gives the window a mark and all offsets but the last, each a millisecond after the one before and as in
+/// this state, which comes next.
+fn young(window: &mut OffsetWindow, next: &State) {
+    for count in 0..NEED {
+        let ingress_ns = next.ingress_ns - (NEED - count) * SECOND / 1_000;
+        let refused = window.judge(&State { ingress_ns, ..*next }, ingress_ns).unwrap_err();
+        let have = usize::try_from(count).unwrap();
+        match refused {
+            Refusal::FewOffsets { .. } => {
+                assert_eq!(refused, Refusal::FewOffsets { have, need: OFFSETS });
+            }
+            _ => assert_eq!(count, 0, "{refused}"),
+        }
+    }
 }
 
 /// Nanoseconds as 2^-64 s are rounded, each time by less than 2^-64 s.
@@ -84,6 +102,10 @@ fn before_the_servo_is_locked_the_clock_may_drift_faster() {
     let unlocked = |offset, at| State { port: PortState::Uncalibrated, ..state(offset, at) };
     // It has lost what it measured: the first one is only the mark.
     assert_eq!(window.judge(&unlocked(30, START), START), Err(Refusal::Unmeasured));
+    for count in 1..NEED {
+        let at = START + count * SECOND / 10;
+        window.judge(&unlocked(30 + count, at), at).unwrap_err();
+    }
     let at = START + SECOND;
     near(window.judge(&unlocked(40, at), at + SECOND).unwrap(), 40 + ERROR + 100_000);
 }
@@ -113,6 +135,26 @@ fn recent_offsets_count_with_either_sign_and_old_ones_do_not() {
     near(judge(17, 300), 300 + ERROR);
 }
 
+/// Seen in a guest under load: the Sync that made ptp4l step its clock was 5 ms late, and so were the next
+/// ones. Their offsets are small, and the clock is behind by 5 ms.
+#[test]
+fn a_step_that_a_late_sync_asked_for_is_not_believed_by_the_next_late_one() {
+    let mut window = OffsetWindow::new(assumptions());
+    let (mean, behind) = (500_000, 5_000_000);
+    let mut stated = 0;
+    for count in 0..20_i64 {
+        let forward = if count < 5 { mean + behind } else { mean };
+        let offset = -behind + forward - mean;
+        let at = START + count * SECOND / 8;
+        let told = State { mean_path_delay: Duration::from_nanos(mean), ..state(offset, at) };
+        if let Ok(found) = window.judge(&told, at) {
+            assert!(Duration::from_nanos(behind) <= found, "Sync {count}: {found}");
+            stated += 1;
+        }
+    }
+    assert_eq!(stated, 12);
+}
+
 #[test]
 fn rare_syncs_leave_the_last_eight_offsets() {
     let patient = Assumptions { max_age: Duration::from_secs(600), ..assumptions() };
@@ -122,10 +164,10 @@ fn rare_syncs_leave_the_last_eight_offsets() {
         window.judge(&state(offset, at), at).unwrap()
     };
     near(judge(0, 5_000), 5_000 + ERROR);
-    for count in 1..8 {
+    for count in 1..NEED {
         near(judge(count, 300), 5_000 + ERROR);
     }
-    near(judge(8, 300), 300 + ERROR);
+    near(judge(NEED, 300), 300 + ERROR);
 }
 
 #[test]
@@ -211,9 +253,15 @@ fn a_ptp4l_that_has_measured_nothing_yet_makes_no_clock_right() {
     }
     // An hour off, as the first measurement says.
     let hour = 3_600 * SECOND;
-    let at = START + 3 * SECOND;
-    let measured = State { port: PortState::Uncalibrated, ..state(hour, at) };
-    let found = window.judge(&measured, at).unwrap();
+    let mut judge = |count| {
+        let at = START + 3 * SECOND + count * SECOND / 8;
+        let measured = State { port: PortState::Uncalibrated, ..state(hour, at) };
+        window.judge(&measured, at)
+    };
+    for count in 1..NEED {
+        judge(count).unwrap_err();
+    }
+    let found = judge(NEED).unwrap();
     assert!(found > Duration::from_nanos(hour), "{found}");
 }
 
@@ -223,12 +271,12 @@ fn a_refusal_forgets_the_offsets_before_it() {
     window.judge(&state(50_000, START), START).unwrap();
     let away = State { grandmaster_present: false, ..state(0, START) };
     window.judge(&away, START).unwrap_err();
-    for second in [1, 2] {
+    for second in 1..=NEED + 1 {
         let at = START + second * SECOND;
         let found = window.judge(&state(10, at), at);
-        assert_eq!(found.is_ok(), second == 2, "{found:?}");
+        assert_eq!(found.is_ok(), second == NEED + 1, "{found:?}");
     }
-    let at = START + 3 * SECOND;
+    let at = START + (NEED + 2) * SECOND;
     near(window.judge(&state(10, at), at).unwrap(), 10 + ERROR);
 }
 
@@ -246,11 +294,18 @@ fn two_masters_are_never_mixed_and_the_new_one_s_statements_count_at_once() {
     // Then a Sync of the new master, beside the old one's offset.
     let refused = window.judge(&unlocked(50_000, at(19), 8), at(20));
     assert_eq!(refused, Err(Refusal::NewMaster(master(8))));
+    for count in 0..NEED - 1 {
+        let refused = window.judge(&unlocked(700, at(20 + count), 8), at(20 + count)).unwrap_err();
+        assert!(matches!(refused, Refusal::FewOffsets { .. }), "{refused}");
+    }
     let found = window.judge(&unlocked(700, at(29), 8), at(30)).unwrap();
     // 1 us claimed, 1 us for a hop, 10 us of drift in a tenth of a second: all of the new one.
     near(found, 700 + 2_000 + 1_000 + 1_000 + 100 + 10_000);
     // And back.
     assert_eq!(window.judge(&state(700, at(40)), at(40)), Err(Refusal::NewMaster(master(7))));
+    for count in 1..NEED {
+        window.judge(&state(20, at(40 + count)), at(40 + count)).unwrap_err();
+    }
     near(window.judge(&state(20, at(50)), at(50)).unwrap(), 20 + ERROR);
 }
 
@@ -273,7 +328,9 @@ proptest! {
         let drifted = drift_ppm * age_ns / 1_000_000;
         let now_off = theta - servo + drifted;
         let told = State { mean_path_delay: Duration::from_nanos(mean), ..state(measured, START) };
-        let found = settled(assumptions()).judge(&told, START + age_ns).unwrap();
+        let mut window = OffsetWindow::new(assumptions());
+        young(&mut window, &told);
+        let found = window.judge(&told, START + age_ns).unwrap();
         let slack = Duration::from_nanos(2);
         prop_assert!(Duration::from_nanos(now_off).abs() <= found + slack, "{found:?} {now_off}");
     }

@@ -29,7 +29,7 @@ pub mod steered_rate;
 pub mod timescale;
 
 pub use accuracy::clock_accuracy;
-pub use bound::{Assumptions, OffsetWindow};
+pub use bound::{Assumptions, OFFSETS, OffsetWindow};
 pub use datasets::{Master, PortIdentity, PortState, State, TimeProperties};
 pub use management::{Id, MessageError};
 pub use query::Query;

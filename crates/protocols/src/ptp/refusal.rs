@@ -23,6 +23,13 @@ pub enum Refusal {
     NoDelay,
     /// ptp4l was seen for the first time, or again after a loss: its next measurement counts.
     Unmeasured,
+    /// Too few offsets since the clock was set, or the master changed: one that is small says little.
+    FewOffsets {
+        /// How many there are.
+        have: usize,
+        /// How many are needed.
+        need: usize,
+    },
     /// ptp4l follows another master than before, and has not measured against it since.
     NewMaster(Master),
     /// The timescale or ptp4l's UTC offset changed, and nothing was measured since.
@@ -53,6 +60,7 @@ impl Refusal {
             Self::NegativeDelay => "negative_delay",
             Self::NoDelay => "no_delay",
             Self::Unmeasured => "unmeasured",
+            Self::FewOffsets { .. } => "few_offsets",
             Self::NewMaster(_) => "new_master",
             Self::NewTimescale => "new_timescale",
             Self::UtcOffset { .. } => "utc_offset",
@@ -89,6 +97,11 @@ impl core::fmt::Display for Refusal {
                 "ptp4l has not measured the path delay; check that Delay_Resp or Pdelay_Resp messages arrive",
             ),
             Self::Unmeasured => f.write_str("waiting for ptp4l's next measurement"),
+            Self::FewOffsets { have, need } => write!(
+                f,
+                "{have} of {need} offsets are measured since ptp4l follows this master or its clock was set; waiting for the \
+                 others (one a poll)"
+            ),
             Self::NewMaster(master) => write!(
                 f,
                 "ptp4l follows another master now, {master}; waiting for its measurements. If that is not meant, \

@@ -5,7 +5,7 @@ pub(crate) mod how_to;
 pub(crate) mod lan;
 pub(crate) mod ros;
 
-use crate::scenario::Need::{Apt, Fetched, Rclpy, Root, Wheel};
+use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Rclpy, Root, Wheel};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -26,6 +26,7 @@ const TESTS: &[Test] = &[
         tier: Tier::All,
         needs: &[
             Root,
+            ExclusiveCpu,
             Fetched("busybox"),
             Fetched("kernel:trixie-backports"),
             Fetched("qemu-10"),
