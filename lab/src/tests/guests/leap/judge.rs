@@ -222,11 +222,15 @@ impl Seen {
             in_time(false, || format!("not withdrawn by {when:.3} s: {sample:?}"))?;
         }
         let before = usable().take_while(|s| s.tai < begins).last();
-        let after = usable().find(|s| s.tai > ends);
-        let (Some(before), Some(after)) = (before, after) else {
+        let mut later = usable().filter(|s| s.tai > ends);
+        let first = later.clone().next();
+        // Of each sample `vmclock_abi` was looked at after the entry: where a publication came between them, the next
+        // sample has both.
+        let after = later.find(|s| s.sample.entry.is_usable());
+        let (Some(before), Some(first), Some(after)) = (before, first, after) else {
             bail!("the UTC page is usable on one side of the leap second only");
         };
-        let (last, first) = (before.tai, after.tai);
+        let (last, first) = (before.tai, first.tai);
         let (before, after) = (&before.sample, &after.sample);
         ensure!(before.disruption != after.disruption, "the step is no disruption: {after:?}");
         ensure!(after.entry.is("synchronized"), "it comes back as {after:?}");
