@@ -93,6 +93,14 @@ impl HostPage {
         Ok(self.0.read()?)
     }
 
+    /// Which clock the timeline is, the same number on all hosts that have it.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn clock(&self) -> anyhow::Result<u64> {
+        Ok(self.0.clock()?.0)
+    }
+
     /// The counter that the page uses.
     pub fn counter(&self) -> &HostCounter {
         self.0.counter()

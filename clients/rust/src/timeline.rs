@@ -294,6 +294,14 @@ impl Timeline {
         }
     }
 
+    /// Which clock a reading that was just taken is of: the same number on all hosts that have that clock, or one of this
+    /// host's. `None` if the page has been written since for another clock.
+    pub(crate) fn clock_of(&self, reading: &Reading) -> Option<u64> {
+        let (clock, disruption) = self.shared.place().reader.clock().ok()?;
+        let is_of_it = disruption == reading.disruption;
+        is_of_it.then_some(if clock == 0 { reading.origin } else { clock })
+    }
+
     /// The timeline's raw entry on the page.
     pub(crate) fn words(&self) -> Result<EntryWords, ReadError> {
         let place = self.shared.place();

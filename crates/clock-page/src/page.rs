@@ -6,7 +6,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::abi::{PAGE_SIZE, entry, vcpus};
+use crate::abi::{PAGE_SIZE, entry, header, vcpus};
 
 /// One page. The first 16 bytes are 32-bit words (the vmclock sequence is one), all others 64-bit
 /// words, and no byte is ever accessed at two widths: mixed-width atomic accesses have no defined
@@ -75,6 +75,12 @@ impl Page {
         // has its elements' alignment. In safe code every word has an index of its own, and each
         // read pays for it; `as_chunks` is younger than the Rust that this room promises to need.
         unsafe { &*entries.as_ptr().cast::<[AtomicU64; WORDS]>().add(index) }
+    }
+
+    /// Which clock entry `index` is.
+    #[inline(always)]
+    pub(crate) fn clock(&self, index: usize) -> &AtomicU64 {
+        self.word(header::AT_CLOCKS + index * size_of::<u64>())
     }
 
     /// The words of the vCPUs' processor time.

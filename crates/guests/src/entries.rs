@@ -18,6 +18,8 @@ pub struct TimelineEntry {
     pub required_ns: u64,
     /// Changes whenever earlier publications become void.
     pub disruptions: u64,
+    /// Which clock it is, the same number on every host that has it; 0: this host's own.
+    pub clock: u64,
     /// The lines in force on the host's counter, on the timeline's own scale; `None` while nothing
     /// is known.
     pub lines: Option<Lines<Local>>,
@@ -68,6 +70,7 @@ impl TimelineEntry {
             identity: self.identity,
             required_ns: self.required_ns,
             disruptions: self.disruptions,
+            clock: self.clock,
             update: update.ok_or(self.status),
         }
     }
@@ -97,6 +100,7 @@ mod tests {
             identity: EntryIdentity::new(5, "cell7", TimescaleId::Local, 3),
             required_ns: 0,
             disruptions: 0,
+            clock: 0,
             lines: Some(lines),
             status: ClockStatus::Synchronized,
             estimated_error: Duration::ZERO,

@@ -100,6 +100,7 @@ mod tests {
             estimated_error: Duration::MAX,
             as_of: 0,
             disruptions: 0,
+            origin: 0,
         }
     }
 

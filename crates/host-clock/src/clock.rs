@@ -192,6 +192,7 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
                 estimated_error: clock.map_or(Duration::MAX, |clock| clock.estimated_error),
                 as_of: clock.map_or(now, |clock| clock.as_of),
                 disruptions: self.continuity.disruptions(),
+                origin: 0,
             },
             leap,
             at: now,

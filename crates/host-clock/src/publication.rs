@@ -20,6 +20,8 @@ pub struct ClockState {
     pub as_of: u64,
     /// A count that grows whenever what was published before is void.
     pub disruptions: u64,
+    /// Which clock it is, the same number on every host that has it; 0: this host's own, TAI or UTC.
+    pub origin: u64,
 }
 
 /// What all pages are written from.

@@ -31,6 +31,7 @@ impl<E: Synchronizer> SubsetClock<E> {
             estimated_error: Duration::MAX,
             as_of: now,
             disruptions: 0,
+            origin: 0,
         };
         Self { references, continuity: Continuity::new(estimate, policy), state }
     }

@@ -61,6 +61,8 @@ struct OwnClock {
     leads: Option<Lead>,
     /// Origins that were left, which voided what was said.
     disruptions: u64,
+    /// The clock's number; 0 while there is none.
+    origin: u64,
     state: ClockState,
 }
 
@@ -125,6 +127,7 @@ impl ClusterTimelines {
         for timeline in &mut self.all {
             timeline.asking = None;
             timeline.origin = None;
+            timeline.clock.is(None);
             timeline.start = now;
             timeline.clock.begin_anew(None, timeline.ensemble(clock));
         }
@@ -227,6 +230,7 @@ impl ClusterTimeline {
             "cluster {name}: this host is the master of {timeline} now; its origin is {origin}"
         );
         self.origin = Some(origin);
+        self.clock.is(self.origin);
         let ensemble = self.ensemble(clock);
         self.clock.begin_anew(leads, ensemble);
         true
@@ -257,6 +261,7 @@ impl ClusterTimeline {
                 self.clock.begin_anew(None, ensemble);
             }
             self.origin = origin;
+            self.clock.is(origin);
         }
         let exchange = exchange.filter(|_| self.clock.leads.is_none());
         if let Some(exchange) = exchange {
@@ -326,8 +331,9 @@ impl OwnClock {
             estimated_error: Duration::MAX,
             as_of: 0,
             disruptions: 0,
+            origin: 0,
         };
-        Self { follows, leads: None, disruptions: 0, state }
+        Self { follows, leads: None, disruptions: 0, origin: 0, state }
     }
 
     /// Another origin, perhaps our own: nothing that was said holds.
@@ -338,7 +344,13 @@ impl OwnClock {
         self.state.lines = None;
     }
 
+    /// The clock's number, the same on all hosts of the cluster.
+    fn is(&mut self, origin: Option<Origin>) {
+        self.origin = origin.map_or(0, |it| (it.epoch ^ u64::from(it.generation)).max(1));
+    }
+
     fn publish(&mut self, counter: &HostCounter, policy: Policy) -> ClockState {
+        let origin = self.origin;
         let follows = self.follows.publish(counter);
         let disruptions = self.disruptions + follows.disruptions;
         self.state = match &self.leads {
@@ -350,9 +362,10 @@ impl OwnClock {
                     estimated_error: Duration::ZERO,
                     as_of: now,
                     disruptions,
+                    origin,
                 }
             }
-            None => ClockState { disruptions, ..follows },
+            None => ClockState { disruptions, origin, ..follows },
         };
         self.state
     }

@@ -34,6 +34,7 @@ pub fn entry(
         identity,
         required_ns: entry.required_half_width_ns.unwrap_or(0),
         disruptions: state.disruptions,
+        clock: clock.map_or(0, |state| state.origin),
         lines: state.lines,
         status: state.status,
         estimated_error: clock.map_or(Duration::ZERO, |state| state.estimated_error),

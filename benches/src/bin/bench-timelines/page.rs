@@ -30,6 +30,7 @@ pub fn publications() -> Vec<f64> {
                 identity: EntryIdentity::new(index as u64, "line", TimescaleId::Tai, 1),
                 required_ns: 1000,
                 disruptions: 0,
+                clock: 0,
                 update: Ok(update),
             })
             .collect();

@@ -134,7 +134,8 @@ impl Shared {
         let reading = reading.and_then(|it| {
             let interval = Interval::new(it.earliest(), it.latest())?;
             // TAI and UTC are the same on every host; a timeline's own time is its clock's.
-            let origin = if it.timescale() == TimescaleId::Local { it.origin() } else { 0 };
+            let is_local = it.timescale() == TimescaleId::Local;
+            let origin = if is_local { self.timeline.clock_of(&it)? } else { 0 };
             Some(Page { interval, estimate: it.estimate(), origin, met: it.met() })
         });
         Now { elapsed: span(self.begun.elapsed()), reading }

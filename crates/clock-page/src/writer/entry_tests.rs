@@ -109,6 +109,7 @@ fn entries_become_what_is_wanted() {
         identity: named(id, if id == 7 { "seven" } else { "eight" }, 1),
         required_ns: id,
         disruptions,
+        clock: 0,
         update: Ok(update(0, time)),
     };
     writer.write_entries(&[want(1, 7, 0, 1_000_000), want(2, 8, 0, 0)], &tsc(0));
@@ -127,6 +128,37 @@ fn entries_become_what_is_wanted() {
     // Beyond the page, and the page's own clock: not here.
     writer.write_entries(&[want(0, 8, 0, 0), want(18, 8, 0, 0)], &tsc(10));
     assert_eq!(find(&page, "tai"), Ok(0));
+}
+
+#[test]
+fn a_timeline_of_several_hosts_says_which_clock_it_is() {
+    let (one, other) = (Page::new(), Page::new());
+    let want = |disruptions, clock| EntryUpdate {
+        index: 3,
+        identity: named(7, "cell", 1),
+        required_ns: 0,
+        disruptions,
+        clock,
+        update: Ok(update(0, 1_000_000)),
+    };
+    let mut writers =
+        [&one, &other].map(|page| PageWriter::take_over(page, identity(), Some(37)));
+    let mut write = |disruptions, clock| {
+        writers.each_mut().map(|writer| writer.write_entries(&[want(disruptions, clock)], &tsc(0)));
+        [&one, &other].map(|page| {
+            let reader = Reader::open(page, tsc(10), 3).unwrap();
+            let (clock, disruption) = reader.clock().unwrap();
+            assert_eq!(disruption, reader.read().unwrap().disruption);
+            (clock, disruption)
+        })
+    };
+    let first = write(0, 55);
+    assert_eq!([first[0].0, first[1].0], [55, 55]);
+    let second = write(1, 56);
+    assert_eq!([second[0].0, second[1].0], [56, 56]);
+    assert_ne!(first[0].1, second[0].1);
+    // Who has the entry next has a clock of its own.
+    assert_eq!(write(1, 0).map(|(clock, _)| clock), [0, 0]);
 }
 
 #[test]

@@ -74,8 +74,10 @@ pub struct EntryUpdate {
     pub identity: EntryIdentity,
     /// The tightest required half-width, ns; 0: none.
     pub required_ns: u64,
-    /// Changes whenever earlier publications are void.
+    /// Changes whenever earlier publications are void, and with `clock`.
     pub disruptions: u64,
+    /// Which clock the timeline is, the same number on every host that has it; 0: this host's own.
+    pub clock: u64,
     /// The update, or the status of a timeline whose time is unknown.
     pub update: Result<Update, ClockStatus>,
 }
@@ -313,6 +315,9 @@ impl<P: WritablePage> PageWriter<P> {
             }
             self.require(want.index, want.required_ns);
             self.heed_disruptions(want.index, want.disruptions);
+            if let Some(state) = &mut self.others[want.index - 1] {
+                state.clock = want.clock;
+            }
             match &want.update {
                 Ok(update) => drop(self.publish_entry(want.index, update, counter)),
                 Err(status) => self.withdraw_entry(want.index, *status),

@@ -41,6 +41,8 @@ pub(super) struct EntryState {
     pub(super) identity: EntryIdentity,
     pub(super) in_force: Option<Lines<Local>>,
     pub(super) disruption: u64,
+    /// See [`EntryUpdate::clock`](super::EntryUpdate::clock).
+    pub(super) clock: u64,
     pub(super) status: ClockStatus,
     pub(super) tai_offset: Option<i16>,
     pub(super) leap: LeapIndicator,
@@ -61,6 +63,7 @@ impl EntryState {
             identity,
             in_force: None,
             disruption,
+            clock: 0,
             status,
             tai_offset: None,
             leap: LeapIndicator::None,
@@ -144,5 +147,6 @@ impl EntryState {
         }
         own[entry::HOLDOVER].store(lines.holdover, Relaxed);
         own[entry::DISRUPTION].store(self.disruption, Relaxed);
+        page.clock(self.index).store(self.clock, Relaxed);
     }
 }

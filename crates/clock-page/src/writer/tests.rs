@@ -480,6 +480,7 @@ fn whatever_the_writer_does_itself_leaves_the_page_intact() {
         identity: line(id),
         required_ns: 5,
         disruptions: 0,
+        clock: 0,
         update: Ok(update(0, 7)),
     };
     type Step<'a> = &'a dyn Fn(&mut PageWriter<&Page>);

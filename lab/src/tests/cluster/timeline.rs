@@ -123,6 +123,7 @@ pub(crate) fn succession(ctx: &Context) -> anyhow::Result<String> {
     members.iter_mut().try_for_each(Member::bind)?;
     let first = master(&members, 1)?;
     let before = watch(&mut members, first, None, Duration::from_secs(3))?;
+    let clock = one_clock(&members)?;
     let said = shown(&members, first, &key)?;
     let order = order(&members, first)?;
 
@@ -151,6 +152,7 @@ pub(crate) fn succession(ctx: &Context) -> anyhow::Result<String> {
     settle(&mut members, usize::MAX, second)?;
     let again = watch(&mut members, second, None, Duration::from_secs(2))?;
     ensure!(master(&members, 2)? == second && master(&members, 3).is_err(), "a third master");
+    ensure!(one_clock(&members)? != clock, "stamps of two masters seem to have an order");
     Ok(format!(
         "{HOSTS} counters, {} readings, truth inside each, nobody went back; +-{:.1} us at most; the master was killed, \
          another continued after {:.1} s, and the first follows it; {order}; {said}",
@@ -158,6 +160,15 @@ pub(crate) fn succession(ctx: &Context) -> anyhow::Result<String> {
         before.1.max(again.1) as f64 / 2e3,
         gone_for.as_secs_f64()
     ))
+}
+
+/// The number that all pages give this timeline's clock: with it programs on two hosts can compare stamps.
+fn one_clock(members: &[Member]) -> anyhow::Result<u64> {
+    let clocks: Vec<_> =
+        members.iter().map(|member| member.page()?.clock()).collect::<anyhow::Result<_>>()?;
+    let first = clocks[0];
+    ensure!(first != 0 && clocks.iter().all(|it| *it == first), "pages say {clocks:?}");
+    Ok(first)
 }
 
 /// The machine's own counter.
