@@ -104,7 +104,8 @@ pub mod header {
     /// u64 for each entry, under the entry's sequence: which clock its timeline is, for a timeline that has the same
     /// clock on several hosts; 0: this host's own.
     pub const AT_CLOCKS: usize = 0x160;
-    const _: () = assert!(AT_CLOCKS + super::entry::CAPACITY * size_of::<u64>() <= super::entry::AT_FIRST);
+    const _: () =
+        assert!(AT_CLOCKS + super::entry::CAPACITY * size_of::<u64>() <= super::entry::AT_FIRST);
 }
 
 /// A timeline entry, 24 words of 8 bytes; the first one, at 0x200, is the same clock as

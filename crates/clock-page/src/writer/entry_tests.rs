@@ -141,10 +141,11 @@ fn a_timeline_of_several_hosts_says_which_clock_it_is() {
         clock,
         update: Ok(update(0, 1_000_000)),
     };
-    let mut writers =
-        [&one, &other].map(|page| PageWriter::take_over(page, identity(), Some(37)));
+    let mut writers = [&one, &other].map(|page| PageWriter::take_over(page, identity(), Some(37)));
     let mut write = |disruptions, clock| {
-        writers.each_mut().map(|writer| writer.write_entries(&[want(disruptions, clock)], &tsc(0)));
+        for writer in &mut writers {
+            writer.write_entries(&[want(disruptions, clock)], &tsc(0));
+        }
         [&one, &other].map(|page| {
             let reader = Reader::open(page, tsc(10), 3).unwrap();
             let (clock, disruption) = reader.clock().unwrap();
