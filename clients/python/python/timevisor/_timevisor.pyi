@@ -34,6 +34,7 @@ from ._words import (
 __all__ = [
     "AtFd",
     "Binding",
+    "Bus",
     "Cancel",
     "Client",
     "Clock",
