@@ -6,12 +6,14 @@
 //! | this one | [`Reader`] and [`Reading`] |
 //! | `reader/ordinary.rs` | the ordinary read, as few instructions as possible |
 //! | `reader/announced.rs` | what the host announces, and whether the VM was loaded |
+//! | `reader/shared.rs` | which clock a timeline is that several hosts have |
 //! | `reader/error.rs` | why a page or one read is refused |
 //! | `reader/vmclock_words.rs` | the words that a stock guest's driver reads |
 
 mod announced;
 mod error;
 mod ordinary;
+mod shared;
 mod vmclock_words;
 
 use core::ops::Deref;
@@ -265,30 +267,6 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
                             words[entry::DISRUPTION].wrapping_add(there.wrapping_sub(written));
                     }
                     return Ok(words);
-                }
-            }
-            if self.gave_up(&mut waiting) {
-                return Err(ReadError::WriterStalled);
-            }
-        }
-    }
-
-    /// Which clock the timeline is, the same number on every host that has it (0: this host's own), and the entry's
-    /// disruption marker at that time: with a reading that has it, they are of one clock.
-    ///
-    /// # Errors
-    /// [`ReadError::WriterStalled`] when the writer died inside an update.
-    pub fn clock(&self) -> Result<(u64, u64), ReadError> {
-        let entry = self.page.entry(self.index);
-        let mut waiting = None;
-        loop {
-            if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
-                let clock = self.page.clock(self.index).load(Relaxed);
-                let disruption = entry[entry::DISRUPTION].load(Relaxed);
-                let (there, written) = self.markers();
-                if read_valid(&entry[entry::SEQUENCE], even) {
-                    let loaded = if written == 0 { 0 } else { there.wrapping_sub(written) };
-                    return Ok((clock, disruption.wrapping_add(loaded)));
                 }
             }
             if self.gave_up(&mut waiting) {
