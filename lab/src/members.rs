@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use timevisor::group::{
     Accept, BusAddress, Group, GroupError, Inbox, JoinOptions, Proposed, Secret,
 };
-use timevisor::{ChannelAddress, Options, Timeline};
+use timevisor::{ChannelAddress, Options, Requirement, Timeline};
 
 use crate::bus::Bus;
 use crate::guest::Guest;
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// From a proposal to its time, and how late a member may be that fires.
 const LEAD_NS: i64 = 800_000_000;
 const LATE_AT_MOST: Duration = Duration::from_millis(400);
+/// What the host's member needs. Hosts of the lab know their time better.
+const WITHIN: Duration = Duration::from_millis(100);
 /// So many proposals are under way at once.
 const AT_ONCE: usize = 8;
 
@@ -82,7 +84,7 @@ pub fn fires(guest: &mut Guest, name: &str, log: &Path) -> anyhow::Result<Vec<Fi
 #[derive(Debug)]
 pub struct Proposer {
     group: Group,
-    tai: Timeline,
+    timeline: Timeline,
 }
 
 /// What came of some proposals.
@@ -104,26 +106,29 @@ impl Proposer {
     /// # Errors
     /// When it is not let in.
     pub fn join(host: &Host, bus: &Bus) -> anyhow::Result<Self> {
-        Self::join_at(host, bus.socket.clone(), &bus.key)
+        Self::join_at(host, "tai", bus.socket.clone(), &bus.key)
     }
 
-    /// The same with any bus of this machine.
+    /// The same on any timeline, with any bus of this machine.
     ///
     /// # Errors
     /// As [`Self::join`].
-    pub fn join_at(host: &Host, bus: PathBuf, key: &Path) -> anyhow::Result<Self> {
+    pub fn join_at(host: &Host, timeline: &str, bus: PathBuf, key: &Path) -> anyhow::Result<Self> {
         let channel = ChannelAddress::Unix(host.directory().join("timelines"));
         let page = host.directory().join("clock");
         let client = Options::new().page(page).channel(channel).name("lab").connect()?;
         let options = JoinOptions {
+            timeline: timeline.to_owned(),
+            // A cluster's own timeline is on the page while somebody asks for it.
+            requirement: Some(Requirement::within(WITHIN)),
             bus: Some(BusAddress::from(bus)),
             key: Some(Secret::parse(&fs::read(key)?)?),
             ..JoinOptions::default()
         };
         let group = client.join_with(GROUP, "host", &options)?;
         group.accept(Accept::All);
-        let tai = client.timeline("tai")?;
-        Ok(Self { group, tai })
+        let timeline = client.timeline(timeline)?;
+        Ok(Self { group, timeline })
     }
 
     /// Waits until the group has so many members.
@@ -144,7 +149,7 @@ impl Proposer {
     /// # Errors
     /// When a proposal is refused or fires are dropped.
     pub fn propose(&self, count: usize) -> anyhow::Result<Run> {
-        let (group, tai) = (&self.group, &self.tai);
+        let (group, timeline) = (&self.group, &self.timeline);
         let inbox = group.proposals();
         let (mut open, mut decided) = (Vec::new(), Vec::new());
         let mut run = Run { proposals: 0, everywhere: 0, decided_ms: 0.0, fires: Vec::new() };
@@ -154,7 +159,7 @@ impl Proposer {
             interrupt::check()?;
             ensure!(Instant::now() < end, "{} proposals have no outcome", open.len());
             if run.proposals < count && open.len() < AT_ONCE {
-                let at = tai.now()?.latest_ns() + LEAD_NS;
+                let at = timeline.now()?.latest_ns() + LEAD_NS;
                 let begun = Instant::now();
                 open.push(group.propose_with(at, at.to_string().as_bytes(), None, LATE_AT_MOST)?);
                 run.proposals += 1;

@@ -1,9 +1,11 @@
 //! Members of groups that act together at a time.
 
+pub(crate) mod cell;
 pub(crate) mod guests;
 pub(crate) mod how_to;
 pub(crate) mod lan;
 pub(crate) mod ros;
+mod trio;
 
 use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Rclpy, Root, Wheel};
 use crate::scenario::{Family, Test, Tier};
@@ -44,6 +46,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 40,
         run: lan::lan,
+    },
+    Test {
+        name: "group-cell",
+        about: "three hosts with one clock of their own and no other: all fire together, also after its master has died",
+        tier: Tier::All,
+        needs: &[Root],
+        seconds: 25,
+        run: cell::cell,
     },
     Test {
         name: "group-ros",
