@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 use timevisor_lab::bus::Bus;
-use timevisor_lab::command::{Tethered, tethered};
+use timevisor_lab::command::{self, Tethered, tethered};
 use timevisor_lab::host::{Host, ntp_reference};
 use timevisor_lab::interrupt;
 use timevisor_lab::lan::Lan;
 use timevisor_lab::netns::Namespace;
 use timevisor_lab::ntp_impostor::Impostor;
-use timevisor_lab::programs;
-use timevisor_lab::real_time::Restore;
+use timevisor_lab::real_time::{Load, Restore};
 use timevisor_lab::scenario::Context;
 
+use super::apart;
 use super::guests::Guest;
 use super::python::Python;
 
@@ -44,9 +44,11 @@ const RESERVED: &str = "5ms/8ms";
 /// Between two questions to a guest, which answers beside its real-time loop.
 const LOOK: Duration = Duration::from_millis(500);
 /// Plant and controllers compute for a fraction of each 2 ms; other programs must not delay them.
+const ZEROTH: &str = "51";
 const FIRST: &str = "50";
 const SECOND: &str = "49";
 const THIRD: &str = "40";
+const LAST: &str = "1";
 
 /// Which clock controllers sample.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub(super) struct Cell {
     ctx: Context,
     python: PathBuf,
     folder: PathBuf,
+    /// Built before anything moves.
+    programs: Vec<PathBuf>,
     plan: PathBuf,
     pub(super) servers: Vec<Impostor>,
     /// How late the planner is, ms.
@@ -86,6 +90,7 @@ pub(super) struct Cell {
     bus: Bus,
     key: PathBuf,
     plant: Option<Tethered>,
+    load: Option<Load>,
     /// What runs on a host.
     running: [Option<Tethered>; 3],
     /// What runs in a guest: the planner, controller a.
@@ -107,6 +112,8 @@ impl Cell {
         plan: &Path,
         place: Place,
     ) -> anyhow::Result<Self> {
+        let programs = PROGRAMS.iter().map(|name| ctx.program("timevisor-arms", name));
+        let programs = programs.collect::<anyhow::Result<_>>()?;
         let gate = Namespace::create()?;
         let lan = Lan::before(ctx, &gate)?;
         let (mut hosts, mut servers) = (Vec::new(), Vec::new());
@@ -129,12 +136,14 @@ impl Cell {
             ctx: ctx.further("runs")?,
             python: python.program.clone(),
             folder: python.folder.clone(),
+            programs,
             plan: plan.to_owned(),
             servers,
             late,
             bus,
             key,
             plant: None,
+            load: None,
             running: [None, None, None],
             guests: Vec::new(),
             planner_at: PLANNER,
@@ -154,15 +163,19 @@ impl Cell {
     }
 
     fn boot(&mut self, number: usize, name: &'static str) -> anyhow::Result<()> {
-        let program = self.ctx.program("timevisor-arms", PROGRAMS[number])?;
-        let files = vec![program, self.plan.clone(), self.key.clone(), self.bus.authority.clone()];
+        let files = vec![
+            self.programs[number].clone(),
+            self.plan.clone(),
+            self.key.clone(),
+            self.bus.authority.clone(),
+        ];
         let address = u8::try_from(number).context("few")?;
         let host = &self.hosts[number];
         self.guests.push(Guest::boot(&self.ctx, host, &self.lan, (address, name), files)?);
         Ok(())
     }
 
-    /// Gives controller a's guest a reservation, or takes it away.
+    /// Gives controller a's guest a reservation, and all others the other processors; or takes it away.
     pub(super) fn reserve(&self, wanted: bool) -> anyhow::Result<()> {
         let name = self.guests[A].name();
         let words = if wanted {
@@ -170,7 +183,30 @@ impl Cell {
         } else {
             &["reserve", "release", name][..]
         };
-        self.hosts[A].cli(words).map(drop)
+        self.hosts[A].cli(words)?;
+        if !wanted {
+            return apart::spread();
+        }
+        let qemu = self.guests[A].pid();
+        apart::leave_reserved(qemu)?;
+        // Its main loop carries the guest's datagrams and, in emulation, its timer's interrupts: before the plant, on
+        // the processor that both use.
+        command::run("chrt", &["-f", "-p", ZEROTH, &qemu.to_string()]).map(drop)
+    }
+
+    /// Starts three programs on each processor that compute without an end, also on the reserved one.
+    pub(super) fn make_busy(&mut self) -> anyhow::Result<()> {
+        // The planner's guest has no reservation. Its threads come before those programs, and after everybody else.
+        let planner = self.guests[PLANNER].pid().to_string();
+        command::run("chrt", &["-a", "-f", "-p", LAST, &planner])?;
+        let load = Load::start()?;
+        apart::deal(load.pids())?;
+        self.load = Some(load);
+        Ok(())
+    }
+
+    pub(super) fn end_busy(&mut self) {
+        self.load = None;
     }
 
     /// Moves the planner's guest to its other host, or back.
@@ -233,7 +269,7 @@ impl Cell {
         }
         let mut program = self.hosts[number].command("chrt");
         program.args(["-f", priority]);
-        program.arg(programs::binary("timevisor-arms", PROGRAMS[number])?).args(words);
+        program.arg(&self.programs[number]).args(words);
         program.arg("--run-directory").arg(self.hosts[number].directory());
         program.arg("--bus").arg(&self.bus.socket).arg("--key").arg(&self.key);
         program.args(["--within-us", within]);

@@ -30,14 +30,16 @@ enum What {
     Killed,
     /// The planner's guest moves to another host.
     Moved,
+    /// Other programs keep all processors busy.
+    Busy,
 }
 
 const fn fault(name: &'static str, what: What) -> Fault {
     Fault { name, arm: B, what, lasts: Duration::from_secs(8), is_shown: false }
 }
 
-/// Nothing.
-pub(super) const NONE: Fault = fault("none", What::Nothing);
+/// The last fault in guests again, when nothing is reserved.
+pub(super) const UNRESERVED: Fault = fault("the same, not reserved", What::Busy);
 
 /// Those with all programs on hosts.
 pub(super) const ON_HOSTS: &[Fault] = &[
@@ -67,6 +69,7 @@ pub(super) const IN_GUESTS: &[Fault] = &[
     Fault { arm: A, ..fault("a's controller killed", What::Killed) },
     fault("b's controller killed", What::Killed),
     fault("planner's VM migrates back", What::Moved),
+    fault("beside busy programs", What::Busy),
 ];
 
 impl Fault {
@@ -84,6 +87,7 @@ impl Fault {
             What::Late(ms) => cell.make_planner_late(ms),
             What::Killed => cell.kill_controller(self.arm),
             What::Moved => cell.migrate(),
+            What::Busy => cell.make_busy(),
         }
     }
 
@@ -95,6 +99,10 @@ impl Fault {
                 Ok(())
             }
             What::Late(_) => cell.make_planner_late(0),
+            What::Busy => {
+                cell.end_busy();
+                Ok(())
+            }
             What::Killed => cell.start_controller(self.arm, mode),
         }
     }

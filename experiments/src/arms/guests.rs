@@ -56,6 +56,11 @@ impl Guest {
         &self.client.name
     }
 
+    /// Its QEMU.
+    pub(super) fn pid(&self) -> u32 {
+        self.client.guest.pid()
+    }
+
     /// Starts one of its files with these arguments, under SCHED_FIFO.
     pub(super) fn start(&mut self, priority: &str, line: &str) -> anyhow::Result<()> {
         self.kill()?;

@@ -5,9 +5,11 @@
 //! | --- | --- |
 //! | `cell.rs` | planner, controllers, their hosts, the bus and the plant, as processes |
 //! | `guests.rs` | the planner and one controller in stock guests |
+//! | `apart.rs` | keeps them off the guest's reserved processor |
 //! | `faults.rs` | what goes wrong, and when |
 //! | `python.rs` | the plant's environment, picture, animation and recording |
 
+mod apart;
 mod cell;
 mod faults;
 mod guests;
@@ -19,11 +21,10 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use timevisor_lab::programs;
-use timevisor_lab::real_time::Load;
 use timevisor_lab::scenario::Context;
 
 use cell::{A, Cell, Mode, Place};
-use faults::{Fault, IN_GUESTS, NONE, ON_HOSTS};
+use faults::{Fault, IN_GUESTS, ON_HOSTS, UNRESERVED};
 use python::Python;
 
 /// From the first motion to the fault, and how long things go on after it, or after they went on again.
@@ -101,7 +102,7 @@ pub(crate) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
 }
 
 /// The planner and controller a in guests: each fault once, with a reservation for the controller's guest; then beside
-/// a busy host, with the reservation and without.
+/// busy programs without one.
 pub(crate) fn run_in_guests(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
     let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
     let plan = python.plan(ctx)?;
@@ -119,12 +120,8 @@ pub(crate) fn run_in_guests(ctx: &Context, _span: Duration) -> anyhow::Result<()
     for fault in IN_GUESTS {
         one(&mut cell, fault)?;
     }
-    let load = Load::start()?;
-    println!("beside busy programs, three on each processor, with the reservation, then without:");
-    one(&mut cell, &NONE)?;
     cell.reserve(false)?;
-    one(&mut cell, &NONE)?;
-    drop(load);
+    one(&mut cell, &UNRESERVED)?;
     judge("arms-guests", &outcomes)
 }
 

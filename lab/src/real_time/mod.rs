@@ -66,6 +66,11 @@ impl Load {
         Self::of(STARVING)
     }
 
+    /// The busy processes.
+    pub fn pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().map(Child::id)
+    }
+
     fn of(each: usize) -> anyhow::Result<Self> {
         let one =
             || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use timevisor::{Status, Timeline};
+use timevisor::{ReadError, Status, Timeline};
 
 use crate::controller::Clock;
 
@@ -12,6 +12,10 @@ use crate::controller::Clock;
 const TAI_NS: i64 = 37_000_000_000;
 /// How often a naive clock asks its server.
 const ASK: Duration = Duration::from_secs(1);
+
+/// A reader with a real-time priority can interrupt timevisord in the middle of an update, if both use one processor.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted;
 
 /// A clock.
 #[derive(Debug)]
@@ -43,11 +47,17 @@ impl Source {
     }
 
     /// The clock now; `None` where it is not known.
-    #[must_use]
-    pub fn read(&self) -> Option<Clock> {
-        match self {
+    ///
+    /// # Errors
+    /// When the page's writer has been interrupted in the middle of an update: the next cycle can read it, most likely.
+    pub fn read(&self) -> Result<Option<Clock>, Interrupted> {
+        Ok(match self {
             Self::Timeline(timeline) => {
-                let reading = timeline.now().ok().filter(timevisor::Reading::is_known)?;
+                let reading = match timeline.now() {
+                    Ok(reading) if reading.is_known() => reading,
+                    Err(ReadError::WriterStalled) => return Err(Interrupted),
+                    _ => return Ok(None),
+                };
                 let is_good =
                     matches!(reading.status(), Status::Synchronized | Status::FreeRunning);
                 Some(Clock {
@@ -57,15 +67,15 @@ impl Source {
                 })
             }
             Self::Naive(offset) => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-                let now = i64::try_from(now.as_nanos()).ok()? + TAI_NS;
-                Some(Clock {
-                    now_ns: now + offset.load(Ordering::Relaxed),
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+                let now = now.and_then(|it| i64::try_from(it.as_nanos()).ok());
+                now.map(|now| Clock {
+                    now_ns: now + TAI_NS + offset.load(Ordering::Relaxed),
                     met: true,
                     disruption: 0,
                 })
             }
-        }
+        })
     }
 }
 

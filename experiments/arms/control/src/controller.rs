@@ -19,6 +19,8 @@ const SILENT_NS: i64 = 150_000_000;
 const UNFOLLOWED_NS: i64 = 20_000_000;
 /// A plant that answers nothing for so long is gone.
 const UNANSWERED_NS: i64 = 200_000_000;
+/// So long the clock may not be read: a cycle that is left out is late and not wrong. The drives go on for as long.
+const UNREAD_NS: i64 = 10_000_000;
 /// A start that is learned of late begins in the middle of its approach. Farther from where the arm stands it is not
 /// followed, rad.
 const JUMP: f64 = 0.002;
@@ -60,7 +62,7 @@ pub struct Controller {
     mode: Mode,
     state: Option<(State, i64)>,
     follows_ns: i64,
-    /// When it last had a cycle.
+    /// When it last had a cycle with a clock, known or not.
     elapsed_ns: i64,
     other: Option<(Status, i64)>,
     run: u64,
@@ -190,6 +192,13 @@ impl Controller {
         self.has_news = true;
         let approach = Box::new(approach);
         self.mode = Mode::Moving { start, approach, from: q, disruption: clock.disruption };
+    }
+
+    /// One cycle in which the clock could not be read.
+    pub fn leave_out(&mut self, elapsed_ns: i64) {
+        if elapsed_ns - self.elapsed_ns > UNREAD_NS {
+            self.hold("the clock cannot be read", elapsed_ns);
+        }
     }
 
     /// One cycle: the set-point to send now, if any.

@@ -107,6 +107,22 @@ fn it_stands_approaches_and_follows_the_plan_by_the_clock() {
     assert!((it.plant.q[0] - (w * x).cos()).abs() < 1e-8);
 }
 
+#[test]
+fn a_cycle_in_which_the_clock_cannot_be_read_is_left_out() {
+    let mut it = moving();
+    for _ in 0..5 {
+        it.elapsed_ns += 2 * MS;
+        it.clock.now_ns += 2 * MS;
+        it.controller.leave_out(it.elapsed_ns);
+    }
+    assert_eq!(it.controller.doing(), Doing::Moves);
+    it.steps(1);
+    assert_eq!(it.controller.doing(), Doing::Moves);
+    it.elapsed_ns += 11 * MS;
+    it.controller.leave_out(it.elapsed_ns);
+    it.holds("the clock cannot be read");
+}
+
 fn moving() -> World {
     let mut it = World::new();
     it.steps(5);

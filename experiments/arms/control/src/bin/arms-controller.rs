@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde_json::json;
-use timevisor_arms::clock::Source;
-use timevisor_arms::controller::Controller;
+use timevisor_arms::clock::{Interrupted, Source};
+use timevisor_arms::controller::{Clock, Controller};
 use timevisor_arms::message::Doing;
 use timevisor_arms::talk::{Heard, Membership, Said, serve};
 use timevisor_arms::wire::{Arm, State};
@@ -46,6 +46,8 @@ struct Loop {
     sequence: u64,
     late: [u64; 3],
     latest: Duration,
+    /// Cycles in which the clock could not be read.
+    unread: u64,
 }
 
 fn main() -> Result<()> {
@@ -79,6 +81,7 @@ fn main() -> Result<()> {
         sequence: 0,
         late: [0; 3],
         latest: Duration::ZERO,
+        unread: 0,
     };
     let mut due = begun;
     for cycle in 0_u64.. {
@@ -115,12 +118,12 @@ impl Loop {
             }
         }
         self.hear(elapsed_ns);
-        let clock = self.clock.read();
-        if let Some(point) = self.controller.step(clock.as_ref(), elapsed_ns) {
-            self.sequence += 1;
-            let stamp_ns = clock.map_or(elapsed_ns, |clock| clock.now_ns);
-            // A plant that is not there yet is tried again in the next cycle.
-            let _ = self.plant.send(&point.encode(self.arm, self.sequence, stamp_ns));
+        match self.clock.read() {
+            Ok(clock) => self.send(clock.as_ref(), elapsed_ns),
+            Err(Interrupted) => {
+                self.unread += 1;
+                self.controller.leave_out(elapsed_ns);
+            }
         }
         let has_news = self.controller.take_news();
         if has_news || cycle.is_multiple_of(SAY) {
@@ -128,6 +131,15 @@ impl Loop {
         }
         if has_news || cycle.is_multiple_of(SAY * 20) {
             self.print();
+        }
+    }
+
+    fn send(&mut self, clock: Option<&Clock>, elapsed_ns: i64) {
+        if let Some(point) = self.controller.step(clock, elapsed_ns) {
+            self.sequence += 1;
+            let stamp_ns = clock.map_or(elapsed_ns, |clock| clock.now_ns);
+            // A plant that is not there yet is tried again in the next cycle.
+            let _ = self.plant.send(&point.encode(self.arm, self.sequence, stamp_ns));
         }
     }
 
@@ -142,7 +154,7 @@ impl Loop {
                     let _ = self.said.send(Said::Answer(id, answer));
                 }
                 Heard::Start(start) => {
-                    if let Some(clock) = self.clock.read() {
+                    if let Ok(Some(clock)) = self.clock.read() {
                         self.controller.start(start, &clock);
                     }
                 }
@@ -157,6 +169,7 @@ impl Loop {
             "arm": self.arm.name(), "event": "status", "moves": moves, "doing": status.doing, "run": status.run,
             "plan_ns": status.plan_ns, "met": status.met, "why": status.why, "holds": self.controller.holds,
             "cycles_late_over_ms": {"2": self.late[0], "5": self.late[1], "10": self.late[2]},
+            "cycles_unread": self.unread,
             "latest_us": u64::try_from(self.latest.as_micros()).unwrap_or(u64::MAX),
         });
         let _ = self.said.send(Said::Print(line));

@@ -65,7 +65,8 @@ fn main() -> Result<()> {
             asked = None;
             planner.decided(false);
         }
-        let now_ns = clock.read().filter(|clock| clock.met).map(|clock| clock.now_ns);
+        let clock = clock.read().unwrap_or_default();
+        let now_ns = clock.filter(|clock| clock.met).map(|clock| clock.now_ns);
         for action in planner.on_timer(now_ns, elapsed_ns) {
             match action {
                 Action::Publish(commands) => {
