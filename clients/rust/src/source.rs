@@ -103,6 +103,12 @@ impl Counter for CounterRef {
             Self::Manual(count) => count.load(Ordering::SeqCst),
         }
     }
+
+    fn let_others_run(&self) {
+        if let Self::Host(counter) = self {
+            counter.let_others_run();
+        }
+    }
 }
 
 /// The counter for an entry of a page.

@@ -58,6 +58,13 @@ pub trait Counter {
     fn read_unordered(&self) -> u64 {
         self.read_ordered()
     }
+
+    /// Lets other threads have this processor for some microseconds. A reader does this when a page's update takes
+    /// longer than any does: a reader with a real-time priority may have interrupted the writer, which then waits
+    /// for this very processor.
+    fn let_others_run(&self) {
+        core::hint::spin_loop();
+    }
 }
 
 impl<C: Counter + ?Sized> Counter for &C {
@@ -72,5 +79,8 @@ impl<C: Counter + ?Sized> Counter for &C {
     }
     fn read_unordered(&self) -> u64 {
         (**self).read_unordered()
+    }
+    fn let_others_run(&self) {
+        (**self).let_others_run();
     }
 }

@@ -35,6 +35,9 @@ pub use self::vmclock_words::Vmclock;
 /// (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// This part of [`PATIENCE`], 20 us, a reader only spins. Later it lets others run, too.
+const SPINS: u64 = 10_000;
+
 /// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5
 /// MHz.
 const PATIENCE_TICKS: u64 = 1 << 28;
@@ -425,7 +428,13 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
             bits => Period::from_bits(bits).ticks_in(PATIENCE).min(MOST_TICKS),
         };
         // Before the start: a counter that is not quite the same on every processor.
-        waited >> 63 == 0 && waited > patience
+        if waited >> 63 != 0 {
+            return false;
+        }
+        if waited > patience / SPINS {
+            self.counter.let_others_run();
+        }
+        waited > patience
     }
 }
 

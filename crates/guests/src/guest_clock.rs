@@ -52,6 +52,9 @@ impl<C: Counter> Counter for GuestCounter<'_, C> {
     fn read_after_stores(&self) -> u64 {
         self.mapping.guest_from_host(self.host.read_after_stores())
     }
+    fn let_others_run(&self) {
+        self.host.let_others_run();
+    }
 }
 
 #[cfg(test)]

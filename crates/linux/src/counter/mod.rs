@@ -31,6 +31,9 @@ pub use monotonic_raw::{HostMonotonicRaw, MonotonicRaw};
 #[cfg(target_arch = "x86_64")]
 pub use tsc::{OrderedRead, Tsc, TscError, TscFacts};
 
+/// For which a reader leaves the processor to a writer that it may have interrupted.
+const NAP: std::time::Duration = std::time::Duration::from_micros(50);
+
 /// The counter chosen for this host.
 #[derive(Clone, Copy, Debug)]
 pub enum HostCounter {
@@ -86,6 +89,10 @@ impl Counter for HostCounter {
             Self::Cntvct(counter) => counter.read_unordered(),
             Self::MonotonicRaw(counter) => counter.read_unordered(),
         }
+    }
+
+    fn let_others_run(&self) {
+        std::thread::sleep(NAP);
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod commit_wait;
 pub(crate) mod controllers;
 pub(crate) mod guest;
 pub(crate) mod host;
+pub(crate) mod real_time;
 
 use crate::scenario::Need::{Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
@@ -35,6 +36,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 15,
         run: host::thousand,
+    },
+    Test {
+        name: "page-real-time",
+        about: "a reader under SCHED_FIFO that interrupts its page's writer, on one processor",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 5,
+        run: real_time::interrupts_its_writer,
     },
     Test {
         name: "timelines-guest",
