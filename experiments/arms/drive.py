@@ -8,8 +8,9 @@ controllers that send at different moments of the 2 ms do not disagree by v * 2 
 right set-point: the one that had arrived by the step's own time.
 
 A drive that holds follows again only from where it stands and as fast as it moves: it ignores set-points farther than
-ENGAGE_RAD from the measured angles or ENGAGE_RAD_S from the measured speeds. It makes up for a linked hold of
-RESUME_STEPS; after a longer one a controller must bring its arm back with a motion that begins at rest.
+ENGAGE_RAD from the measured angles or ENGAGE_RAD_S from the measured speeds, and begins with a set-point that arrived in
+this very step: one whose controller has fallen silent is no reason to begin. It makes up for a linked hold of
+RESUME_STEPS, up to RESUME_RAD; after a longer one a controller must bring its arm back with a motion that begins at rest.
 
 The acceleration, which the torque feed-forward needs, is the velocities' difference over the stamps' difference
 between two set-points. Only differences of one sender's stamps are used: an error of its clock does not change them. A clock
@@ -28,8 +29,9 @@ from datagram import SetPoint
 EXTRAPOLATE_NS = 10_000_000  # a guest's wake-up was late by 6 ms at most
 WAY_NS = 500_000_000  # a guest's set-points took 3 ms longer than the shortest one, and once 13 ms
 DISENGAGE_NS = 100_000_000  # without set-points: the drive no longer expects to be in time with its controller
-ENGAGE_RAD = 0.02
-ENGAGE_RAD_S = 0.3  # a standing arm that jumped onto a carry in full motion would come 3 mm apart from the other
+ENGAGE_RAD = 0.002  # 1.6 mm at the tip. With 0.02 and 0.3 rad/s a standing arm jumped onto the end of a carry, by 11 mrad
+ENGAGE_RAD_S = 0.05
+RESUME_RAD = 0.02
 RESUME_STEPS = 3  # linked holds up to here bring the tips 1.6 mm apart when both resume in motion; 6 steps, 3.9 mm
 MAX_ACCELERATION = 40.0  # rad/s^2; the plan needs 14. More is a jump of a clock, not a motion
 STILL = np.zeros(6)
@@ -108,10 +110,11 @@ class Drive:
         self._target = Command(np.array(self.current.q) + (dq + velocity) * (ahead / 2), velocity, self._acceleration)
         if self.following and age_ns > DISENGAGE_NS:
             self.hold(self._target.q)
-        near = np.abs(self._target.q - measured).max() <= ENGAGE_RAD
-        near &= self._resumable > 0 or np.abs(velocity - speed).max() <= ENGAGE_RAD_S
-        self._resumable -= 1
-        self.ready = not self.starving and (self.following or bool(near))
+        resumes, self._resumable = self._resumable > 0, self._resumable - 1
+        near = np.abs(self._target.q - measured).max() <= (RESUME_RAD if resumes else ENGAGE_RAD)
+        near &= resumes or np.abs(velocity - speed).max() <= ENGAGE_RAD_S
+        self.counts["far"] += self._fresh and not self.following and not near
+        self.ready = not self.starving and (self.following or (self._fresh and bool(near)))
 
     def _way(self, arrival_ns: int, way_ns: int, is_set_back: bool) -> int:
         """Returns how much longer this way was than the shortest of the last WAY_NS; EXTRAPOLATE_NS at most."""
@@ -133,9 +136,8 @@ class Drive:
             return Command(self._held, STILL, STILL)
         if self.following and not may_follow:
             self.hold(self._target.q, RESUME_STEPS)
-        elif not self.following and self._fresh:
+        elif not self.following:
             self.following = self.ready and may_follow
-            self.counts["far"] += not self.ready
         if not self.following:
             return Command(self._held, STILL, STILL)
         self.gripper = self.current.gripper

@@ -28,7 +28,7 @@ from datagram import (
     decode_set_point,
     decode_state,
 )
-from drive import DISENGAGE_NS, ENGAGE_RAD, EXTRAPOLATE_NS, Drive
+from drive import DISENGAGE_NS, ENGAGE_RAD, ENGAGE_RAD_S, EXTRAPOLATE_NS, Drive
 from kinematics import Kinematics, Unreachable
 from monitor import SETTLE_NS, STOP_MM, Monitor
 from offline import PHASE_NS, Controller, run
@@ -176,9 +176,12 @@ class DriveTest(unittest.TestCase):
         drive = Drive(np.zeros(6), 0.0)
         drive.offer(0, point(q=(2 * ENGAGE_RAD,) * 6))
         self.assertEqual(self.step(drive, MS, speed=0.0).q[0], 0.0)
-        drive.offer(2 * MS, point(sequence=2, dq=(1.0,) * 6))
+        drive.offer(2 * MS, point(sequence=2, dq=(2 * ENGAGE_RAD_S,) * 6))
         self.assertEqual(self.step(drive, 3 * MS, speed=0.0).q[0], 0.0)
         self.assertEqual((drive.following, drive.counts["far"]), (False, 2))
+        drive.offer(4 * MS, point(sequence=3))
+        self.step(drive, 5 * MS, speed=0.0)
+        self.assertTrue(drive.following)
 
     def test_old_and_lost_ones_are_counted_and_a_restart_is_accepted(self):
         drive = Drive(np.zeros(6), 0.0)
@@ -192,7 +195,7 @@ class DriveTest(unittest.TestCase):
         drive = Drive(np.zeros(6), 0.0)
         for step in range(4):
             drive.offer(2 * step * MS + 100_000, point(sequence=1 + step, stamp_ns=2 * step * MS, q=(0.002 * step,) * 6, dq=(1.0,) * 6))
-        self.assertAlmostEqual(self.step(drive, 7 * MS).q[0], 0.0069)
+        self.assertAlmostEqual(self.step(drive, 7 * MS, measured=np.full(6, 0.0069)).q[0], 0.0069)
         # Sampled at 8 ms, 3 ms longer on its way: the arm is where it would be without that.
         drive.offer(11 * MS + 100_000, point(sequence=5, stamp_ns=8 * MS, q=(0.008,) * 6, dq=(1.0,) * 6))
         self.assertAlmostEqual(self.step(drive, 12 * MS).q[0], 0.0119)
@@ -285,6 +288,29 @@ class PhysicsTest(unittest.TestCase):
         for linked, expected in ((True, "linked_hold"), (False, "stop")):
             events = follow(Physics(linked=linked), 1800 * MS, silent="b", after_ns=1450 * MS)
             self.assertEqual([e["event"] for e in events if e["event"] != "reset"], [expected], events)
+
+    def test_after_a_hold_neither_begins_alone(self):
+        physics = Physics()
+        follow(physics, 1000 * MS)
+        self.assertTrue(physics.monitor.gripped)
+        for now in range(1002 * MS, 1050 * MS, 2 * MS):
+            physics.step(now)
+
+        def offer(arm, at, sequence):
+            near = physics.data.qpos[physics.index.qpos[arm]]
+            physics.drives[arm].offer(at, point(arm, sequence=10**6 + sequence, q=near, gripper=1.0))
+
+        def follows():
+            return [physics.drives[arm].following for arm in cell.ARMS]
+
+        self.assertEqual(follows(), [False, False])
+        # a's controller has said its last word 2 ms before b's first one.
+        for step, arms in enumerate(("a", "b", "b", "ab")):
+            at = 1050 * MS + 2 * step * MS
+            for arm in arms:
+                offer(arm, at, step)
+            physics.step(at)
+            self.assertEqual(follows(), [arms == "ab"] * 2, arms)
 
     def test_a_larger_clock_error_brings_the_tips_further_apart(self):
         physics = Physics(stop_enabled=False)

@@ -61,14 +61,14 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             run.everywhere,
             run.decided_ms,
             judged.fires,
-            0,
+            judged.outside,
             median as f64 / 1e3,
             p99 as f64 / 1e3,
             judged.widest_us
         );
         rows.push(json!({
             "guests": count, "proposals": run.proposals, "everywhere": run.everywhere, "decided_median_ms": run.decided_ms,
-            "fires": judged.fires, "outside": 0, "late_median_us": median, "late_p99_us": p99, "widest_us": judged.widest_us,
+            "fires": judged.fires, "outside": judged.outside, "late_median_us": median, "late_p99_us": p99, "widest_us": judged.widest_us,
         }));
     }
     programs::write_result("quartzv-groups", &rows)

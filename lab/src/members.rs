@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use timevisor::group::{
     Accept, BusAddress, Group, GroupError, Inbox, JoinOptions, Proposed, Secret,
 };
@@ -214,23 +214,18 @@ fn parse(line: &str) -> Option<Fire> {
     Some(Fire { at: next()?, earliest: next()?, latest: next()?, late: next()? })
 }
 
-/// Nobody fires surely before the time, nor later than it says; nor do two of them fire farther apart than their bounds
-/// and what they say of their lateness.
+/// Judges fires: nobody may fire surely before the time, nor later than it says; then no two of them fire farther apart
+/// than their bounds and what they say of their lateness.
 ///
 /// # Errors
-/// When one does, with the fire.
+/// When a member fires twice, or less often than outcomes say.
 pub fn judge(told: &[Vec<Fire>], run: &Run) -> anyhow::Result<Judged> {
     let (mut count, mut widest, mut latest_of_all) = (0, 0, Vec::new());
+    let mut outside = Vec::new();
     for fires in told {
         for fire in fires {
             let half = (fire.latest - fire.earliest) / 2;
-            let middle = fire.earliest + half;
-            if fire.latest < fire.at || fire.earliest > fire.at + fire.late || fire.late < 0 {
-                bail!("a member fired at the wrong time: {fire:?}");
-            }
-            if middle - fire.at > fire.late + half + 1 || fire.at - middle > half + 1 {
-                bail!("a member fired outside of its bounds and its lateness: {fire:?}");
-            }
+            outside.extend((!fire.is_sound()).then_some(*fire));
             (count, widest) = (count + 1, widest.max(half));
             latest_of_all.push(fire.late);
         }
@@ -256,28 +251,71 @@ pub fn judge(told: &[Vec<Fire>], run: &Run) -> anyhow::Result<Judged> {
         |share: usize| latest_of_all.get(latest_of_all.len() * share / 100).copied().unwrap_or(0);
     Ok(Judged {
         fires: count,
+        outside: outside.len(),
+        first_outside: outside.first().copied(),
         widest_us: widest / 1000,
         late_us: [late(50) / 1000, late(99) / 1000],
     })
 }
 
-/// Fires of which none was outside of the sum of bounds and reported lateness.
+impl Fire {
+    /// Not surely before its time, and within its bounds and its lateness after it.
+    fn is_sound(&self) -> bool {
+        let half = (self.latest - self.earliest) / 2;
+        let middle = self.earliest + half;
+        self.late >= 0
+            && self.latest >= self.at
+            && self.earliest <= self.at + self.late
+            && middle - self.at <= self.late + half + 1
+            && self.at - middle <= half + 1
+    }
+}
+
+/// Fires, against the sum of their bounds and what members reported of their lateness.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged {
     /// How many.
     pub fires: usize,
+    /// How many were outside.
+    pub outside: usize,
+    /// One of those.
+    pub first_outside: Option<Fire>,
     /// The widest half of an interval, us.
     pub widest_us: i64,
     /// Reported lateness, us: median, p99.
     pub late_us: [i64; 2],
 }
 
+impl Judged {
+    /// # Errors
+    /// When one was outside.
+    pub fn sound(self) -> anyhow::Result<Self> {
+        let Self { outside, first_outside, .. } = self;
+        ensure!(outside == 0, "{outside} fired outside of bounds and lateness: {first_outside:?}");
+        Ok(self)
+    }
+}
+
 impl fmt::Display for Judged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fires, widest_us, late_us: [median, p99] } = self;
+        let Self { fires, outside, widest_us, late_us: [median, p99], .. } = self;
         write!(
             f,
-            "{fires} fires, 0 outside of the sum of bounds (+-{widest_us} us at most) and reported lateness (median {median} us, p99 {p99} us)"
+            "{fires} fires, {outside} outside of the sum of bounds (+-{widest_us} us at most) and reported lateness (median {median} us, p99 {p99} us)"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fire_outside_of_its_bounds_and_its_lateness_is_found() {
+        let fires = |earliest, latest, late| Fire { at: 1_000, earliest, latest, late }.is_sound();
+        assert!(fires(990, 1_010, 0) && fires(1_040, 1_060, 50));
+        assert!(!fires(970, 990, 0), "surely too early");
+        assert!(!fires(1_040, 1_060, 30), "later than it says");
+        assert!(!fires(990, 1_010, -1));
     }
 }

@@ -85,6 +85,7 @@ impl Outcome {
 /// Each fault once, in both modes: the table and the pictures.
 pub(crate) fn run(ctx: &Context, _span: Duration) -> anyhow::Result<()> {
     let python = Python::ready(&ctx.lab_dir().join("arms-venv"))?;
+    python.test()?;
     let plan = python.plan(ctx)?;
     let mut cell = Cell::new(ctx, &python, &plan, Place::Hosts)?;
     println!("fault                      mode   deviation    stop  goes on     holds of that arm");

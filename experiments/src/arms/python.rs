@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use timevisor_lab::scenario::Context;
-use timevisor_lab::{command, packages, programs, venv};
+use timevisor_lab::{command, packages, programs, progress, venv};
 
 /// An interpreter that has everything.
 pub(super) struct Python {
@@ -26,6 +26,13 @@ impl Python {
         let mut command = Command::new(&self.program);
         command.arg(self.folder.join(script)).args(arguments).args(more);
         command::output(&mut command)
+    }
+
+    /// Runs the plant's own tests.
+    pub(super) fn test(&self) -> anyhow::Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["-m", "unittest", "--quiet", "test_arms"]).current_dir(&self.folder);
+        progress::step("the plant's own tests", || command::output(&mut command).map(drop))
     }
 
     /// One cycle as waypoints.

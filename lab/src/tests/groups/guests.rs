@@ -44,7 +44,7 @@ pub(crate) fn guests(ctx: &Context) -> anyhow::Result<String> {
     for (guest, name) in guests.all.iter_mut().zip(NAMES) {
         told.push(members::fires(&mut guest.guest, name, &ctx.path(&format!("{name}.txt")))?);
     }
-    let judged = members::judge(&told, &run)?;
+    let judged = members::judge(&told, &run)?.sound()?;
     Ok(format!(
         "Rust on the host, C and Python in guests: {judged}; decided after {:.1} ms in the median, {} of {} proposals \
          fired everywhere",

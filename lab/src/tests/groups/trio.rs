@@ -112,7 +112,7 @@ impl Trio {
         told.iter_mut().for_each(|fires| fires.retain(|fire| fire.at >= from));
         told.retain(|fires| !fires.is_empty());
         told.push(run.fires.clone());
-        members::judge(&told, run)
+        members::judge(&told, run)?.sound()
     }
 }
 
