@@ -7,8 +7,11 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::Context as _;
+use timevisor_lab::command;
 use timevisor_linux::affinity;
 use timevisor_linux::scheduling::{Attributes, Policy, threads};
+
+const NICE: &str = "-15";
 
 /// Moves this process and all that it started to the processors that no thread of `qemu` has reserved.
 pub(super) fn leave_reserved(qemu: u32) -> anyhow::Result<()> {
@@ -34,6 +37,14 @@ pub(super) fn deal(pids: impl Iterator<Item = u32>) -> anyhow::Result<()> {
         affinity::allow(pid, &[*processor])?;
     }
     Ok(())
+}
+
+/// Prefers a process to others without a real-time priority. (With one, a guest's processor would keep QEMU's main loop
+/// from running, which its timer's interrupts come from.)
+pub(super) fn prefer(pid: u32) -> anyhow::Result<()> {
+    let tids = threads(pid)?.into_iter().map(|thread| thread.tid.to_string());
+    let words = ["-n", NICE, "-p"].into_iter().map(str::to_owned).chain(tids);
+    command::run("renice", &words.collect::<Vec<_>>()).map(drop)
 }
 
 fn is_reserved(tid: u32) -> bool {

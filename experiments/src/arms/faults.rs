@@ -38,8 +38,8 @@ const fn fault(name: &'static str, what: What) -> Fault {
     Fault { name, arm: B, what, lasts: Duration::from_secs(8), is_shown: false }
 }
 
-/// The last fault in guests again, when nothing is reserved.
-pub(super) const UNRESERVED: Fault = fault("the same, not reserved", What::Busy);
+/// Busy programs again, when nothing is reserved.
+pub(super) const UNRESERVED: Fault = fault("busy, not reserved", What::Busy);
 
 /// Those with all programs on hosts.
 pub(super) const ON_HOSTS: &[Fault] = &[
@@ -59,6 +59,7 @@ pub(super) const ON_HOSTS: &[Fault] = &[
 /// Those with the planner and controller a in guests.
 pub(super) const IN_GUESTS: &[Fault] = &[
     fault("none", What::Nothing),
+    fault("beside busy programs", What::Busy),
     fault("planner's VM migrates", What::Moved),
     Fault { lasts: Duration::from_secs(60), arm: A, ..fault("a's reference fails", What::Silence) },
     Fault { arm: A, ..fault("a's clock pushed by 1 ms", What::Push(1_000)) },
@@ -69,7 +70,6 @@ pub(super) const IN_GUESTS: &[Fault] = &[
     Fault { arm: A, ..fault("a's controller killed", What::Killed) },
     fault("b's controller killed", What::Killed),
     fault("planner's VM migrates back", What::Moved),
-    fault("beside busy programs", What::Busy),
 ];
 
 impl Fault {
