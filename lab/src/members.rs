@@ -98,6 +98,8 @@ pub struct Run {
     pub decided_ms: f64,
     /// What the host's member did.
     pub fires: Vec<Fire>,
+    /// The first proposal's time, ns.
+    pub first_at: i64,
 }
 
 impl Proposer {
@@ -152,7 +154,13 @@ impl Proposer {
         let (group, timeline) = (&self.group, &self.timeline);
         let inbox = group.proposals();
         let (mut open, mut decided) = (Vec::new(), Vec::new());
-        let mut run = Run { proposals: 0, everywhere: 0, decided_ms: 0.0, fires: Vec::new() };
+        let mut run = Run {
+            proposals: 0,
+            everywhere: 0,
+            decided_ms: 0.0,
+            fires: Vec::new(),
+            first_at: i64::MAX,
+        };
         // Proposals are under way for less than a second each; a member that has gone leaves some open for ever.
         let end = Instant::now() + PATIENCE + Duration::from_secs(2) * u32::try_from(count)?;
         while run.proposals < count || !open.is_empty() {
@@ -160,6 +168,7 @@ impl Proposer {
             ensure!(Instant::now() < end, "{} proposals have no outcome", open.len());
             if run.proposals < count && open.len() < AT_ONCE {
                 let at = timeline.now()?.latest_ns() + LEAD_NS;
+                run.first_at = run.first_at.min(at);
                 let begun = Instant::now();
                 open.push(group.propose_with(at, at.to_string().as_bytes(), None, LATE_AT_MOST)?);
                 run.proposals += 1;
@@ -242,10 +251,6 @@ pub fn judge(told: &[Vec<Fire>], run: &Run) -> anyhow::Result<Judged> {
             at.len()
         );
     }
-    // Who answers too late refuses, so this says how busy the machine is.
-    interrupt::in_time(run.everywhere * 2 > run.proposals, || {
-        format!("only {} of {} fired", run.everywhere, run.proposals)
-    })?;
     latest_of_all.sort_unstable();
     let late =
         |share: usize| latest_of_all.get(latest_of_all.len() * share / 100).copied().unwrap_or(0);
@@ -253,6 +258,8 @@ pub fn judge(told: &[Vec<Fire>], run: &Run) -> anyhow::Result<Judged> {
         fires: count,
         outside: outside.len(),
         first_outside: outside.first().copied(),
+        proposals: run.proposals,
+        everywhere: run.everywhere,
         widest_us: widest / 1000,
         late_us: [late(50) / 1000, late(99) / 1000],
     })
@@ -280,6 +287,10 @@ pub struct Judged {
     pub outside: usize,
     /// One of those.
     pub first_outside: Option<Fire>,
+    /// How many proposals there were.
+    pub proposals: usize,
+    /// How many of them fired with all members.
+    pub everywhere: usize,
     /// The widest half of an interval, us.
     pub widest_us: i64,
     /// Reported lateness, us: median, p99.
@@ -288,10 +299,14 @@ pub struct Judged {
 
 impl Judged {
     /// # Errors
-    /// When one was outside.
+    /// When one was outside, or half of the proposals did not fire everywhere.
     pub fn sound(self) -> anyhow::Result<Self> {
-        let Self { outside, first_outside, .. } = self;
+        let Self { outside, first_outside, proposals, everywhere, .. } = self;
         ensure!(outside == 0, "{outside} fired outside of bounds and lateness: {first_outside:?}");
+        // Who answers too late refuses, so this says how busy the machine is.
+        interrupt::in_time(everywhere * 2 > proposals, || {
+            format!("only {everywhere} of {proposals} fired")
+        })?;
         Ok(self)
     }
 }

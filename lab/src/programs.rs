@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail, ensure};
 use timevisor_results::Results;
@@ -166,9 +167,14 @@ pub fn static_example(package: &str, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn static_file(package: &str, file: &Path) -> anyhow::Result<PathBuf> {
-    if !scratch::in_test() {
+    // Once in a process: an experiment that asks in the middle measures beside no compiler.
+    static IS_BUILT: Mutex<bool> = Mutex::new(false);
+    let mut is_built = IS_BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !scratch::in_test() && !*is_built {
         build_static()?;
+        *is_built = true;
     }
+    drop(is_built);
     let path = target_dir()?.join("static").join(TARGET).join(PROFILE).join(file);
     ensure!(
         path.exists(),

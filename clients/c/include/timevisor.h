@@ -963,8 +963,8 @@ void timevisor_timeline_free(struct timevisor_timeline *timeline);
 // Its name. Valid as long as the handle; NULL if the handle is. Any thread.
 const char *timevisor_timeline_name(const struct timevisor_timeline *timeline);
 
-// Now: the counter is read after everything that came before this call. No system call, no
-// allocation, no lock.
+// Now: the counter is read after everything that came before this call. No system call (but
+// where an update takes longer than 20 us: it sleeps then), no allocation, no lock.
 //
 // Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended;
 // -EINVAL. Also 0 while nothing is known: see `known` and `status`. Any thread.

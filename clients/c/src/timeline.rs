@@ -88,8 +88,8 @@ pub extern "C" fn timevisor_timeline_name(timeline: Option<&timevisor_timeline>)
     timeline.map_or(ptr::null(), |timeline| timeline.name.as_ptr())
 }
 
-/// Now: the counter is read after everything that came before this call. No system call, no
-/// allocation, no lock.
+/// Now: the counter is read after everything that came before this call. No system call (but
+/// where an update takes longer than 20 us: it sleeps then), no allocation, no lock.
 ///
 /// Returns 0; -EIO: the page's writer died inside an update; -EIDRM: the timeline has ended;
 /// -EINVAL. Also 0 while nothing is known: see `known` and `status`. Any thread.

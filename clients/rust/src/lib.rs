@@ -6,7 +6,7 @@
 //! use timevisor::{Client, Requirement};
 //! let client = Client::connect()?;
 //! let tai = client.bind("tai", &Requirement::within(Duration::from_millis(1)))?;
-//! let now = tai.now()?; // no system call
+//! let now = tai.now()?; // no system call, nearly always
 //! println!("{} .. {} ns, {}", now.earliest_ns(), now.latest_ns(), now.status().name());
 //! tai.wait_past(now.latest_ns())?; // now surely later than when we read it, on every right clock
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -184,6 +184,10 @@ pub(crate) struct NeedCell {
     writers: Mutex<()>,
 }
 
+/// So many looks before a reader leaves the processor to a writer that it may have interrupted, and for how long.
+const SPINS: u32 = 1_000;
+const NAP: Duration = Duration::from_micros(50);
+
 impl NeedCell {
     pub(crate) fn new(need: Need) -> Self {
         let words = [need.below_ns, need.above_ns, need.tick_ns, need.sigma_ns];
@@ -206,6 +210,7 @@ impl NeedCell {
 
     #[inline]
     pub(crate) fn get(&self) -> Need {
+        let mut turns = 0;
         loop {
             if let Some(even) = read_begin(&self.sequence) {
                 let [below_ns, above_ns, tick_ns, sigma_ns] =
@@ -215,6 +220,11 @@ impl NeedCell {
                 }
             }
             core::hint::spin_loop();
+            turns += 1;
+            if turns > SPINS {
+                // With a real-time priority this thread may have interrupted the one that writes.
+                std::thread::sleep(NAP);
+            }
         }
     }
 }

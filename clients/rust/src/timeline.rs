@@ -1,6 +1,6 @@
 //! [`Timeline`]: a handle to read, convert (`conversions`) and wait (`wait`). Reading is a counter
-//! read and three multiplications; no system call, no allocation, no lock, and any number of
-//! threads may do so.
+//! read and three multiplications; no system call (but where an update takes longer than 20 us: it sleeps
+//! then), no allocation, no lock, and any number of threads may do so.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::hash::{DefaultHasher, Hash, Hasher};

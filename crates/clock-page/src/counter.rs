@@ -59,9 +59,9 @@ pub trait Counter {
         self.read_ordered()
     }
 
-    /// Lets other threads have this processor for some microseconds. A reader does this when a page's update takes
-    /// longer than any does: a reader with a real-time priority may have interrupted the writer, which then waits
-    /// for this very processor.
+    /// Lets other threads have this processor for some microseconds, where the counter's platform can; by default it does
+    /// not. A reader asks for it when a page's update takes longer than any does: a reader with a real-time priority
+    /// may have interrupted the writer, which then waits for this very processor.
     fn let_others_run(&self) {
         core::hint::spin_loop();
     }

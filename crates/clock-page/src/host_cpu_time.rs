@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::vcpus;
 use crate::page::{Page, WritablePage};
-use crate::reader::{ReadError, Reader};
+use crate::reader::{ReadError, Reader, Waiting};
 use crate::seqlock::{read_begin, read_valid, write_begin, write_end};
 use crate::{Counter, PageWriter};
 
@@ -73,7 +73,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         }
         let words: &[AtomicU64] = self.page().vcpus();
         let word = |index: usize| words[index].load(Relaxed);
-        let mut waiting = None;
+        let mut waiting = Waiting::default();
         let (now, base, lag, ran) = loop {
             if let Some(even) = read_begin(&words[vcpus::SEQUENCE]) {
                 let known = (index as u64) < word(vcpus::COUNT);

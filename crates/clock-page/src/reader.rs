@@ -35,7 +35,7 @@ pub use self::vmclock_words::Vmclock;
 /// (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// This part of [`PATIENCE`], 20 us, a reader only spins. Later it lets others run, too.
+/// This part of [`PATIENCE`] a reader only spins, which is 20 us where the page knows its period. Later it lets others run, too.
 const SPINS: u64 = 10_000;
 
 /// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5
@@ -257,7 +257,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// [`ReadError::WriterStalled`] when the writer died inside an update.
     pub fn words(&self) -> Result<EntryWords, ReadError> {
         let entry = self.page.entry(self.index);
-        let mut waiting = None;
+        let mut waiting = Waiting::default();
         loop {
             if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
                 let mut words: EntryWords = core::array::from_fn(|at| entry[at].load(Relaxed));
@@ -395,7 +395,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
 
     fn snapshot(&self, counter: impl Fn() -> u64) -> Result<Snapshot, ReadError> {
         let sequence = &self.page.entry(self.index)[entry::SEQUENCE];
-        let mut waiting = None;
+        let mut waiting = Waiting::default();
         loop {
             let found = read_begin(sequence).and_then(|even| self.snapshot_at(even, counter()));
             if let Some(found) = found {
@@ -416,12 +416,12 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         (word(vmclock::AT_DISRUPTION), word(header::AT_MARKER))
     }
 
-    /// True when a writer has taken too long; `since` is when this read began to wait.
+    /// True when a writer has taken too long.
     #[cold]
-    pub(crate) fn gave_up(&self, since: &mut Option<u64>) -> bool {
+    pub(crate) fn gave_up(&self, waiting: &mut Waiting) -> bool {
         core::hint::spin_loop();
         let now = self.counter.read_unordered();
-        let waited = now.wrapping_sub(*since.get_or_insert(now));
+        let waited = now.wrapping_sub(*waiting.since.get_or_insert(now));
         let period = self.page.entry(self.index)[entry::ESTIMATE + 2].load(Relaxed);
         let patience = match period {
             0 => PATIENCE_TICKS,
@@ -431,11 +431,23 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         if waited >> 63 != 0 {
             return false;
         }
+        // A machine that was stopped has waited for long, and its writer has not had a chance yet.
+        if waited > patience && waiting.let_others_run {
+            return true;
+        }
         if waited > patience / SPINS {
             self.counter.let_others_run();
+            waiting.let_others_run = true;
         }
-        waited > patience
+        false
     }
+}
+
+/// How long a read has been waiting for a writer.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    since: Option<u64>,
+    let_others_run: bool,
 }
 
 /// Earliest, estimate and latest are in this order, but for rounding.

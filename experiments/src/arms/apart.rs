@@ -5,23 +5,24 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use timevisor_lab::command;
 use timevisor_linux::affinity;
 use timevisor_linux::scheduling::{Attributes, Policy, threads};
 
-const NICE: &str = "-15";
-
 /// Moves this process and all that it started to the processors that no thread of `qemu` has reserved.
 pub(super) fn leave_reserved(qemu: u32) -> anyhow::Result<()> {
-    let mut rest = affinity::online()?;
+    let online = affinity::online()?;
+    let mut rest = online.clone();
     for thread in threads(qemu)? {
         if is_reserved(thread.tid) {
             let reserved = affinity::allowed_of(thread.tid)?;
             rest.retain(|processor| !reserved.contains(processor));
         }
     }
+    ensure!(rest.len() < online.len(), "no processor is reserved for {qemu}");
     allow(&rest)
 }
 
@@ -34,17 +35,30 @@ pub(super) fn spread() -> anyhow::Result<()> {
 pub(super) fn deal(pids: impl Iterator<Item = u32>) -> anyhow::Result<()> {
     let online = affinity::online()?;
     for (pid, processor) in pids.zip(online.iter().cycle()) {
-        affinity::allow(pid, &[*processor])?;
+        match affinity::allow(pid, &[*processor]) {
+            // With cgroup v2 nobody else may use the reserved one.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {}
+            done => done?,
+        }
     }
     Ok(())
 }
 
-/// Prefers a process to others without a real-time priority. (With one, a guest's processor would keep QEMU's main loop
-/// from running, which its timer's interrupts come from.)
-pub(super) fn prefer(pid: u32) -> anyhow::Result<()> {
-    let tids = threads(pid)?.into_iter().map(|thread| thread.tid.to_string());
-    let words = ["-n", NICE, "-p"].into_iter().map(str::to_owned).chain(tids);
-    command::run("renice", &words.collect::<Vec<_>>()).map(drop)
+/// Sets a process's nice value, of all of its threads. (With a real-time priority instead, a guest's processor would
+/// keep QEMU's main loop from running, which its timer's interrupts come from.)
+pub(super) fn renice(pid: u32, nice: i32) -> anyhow::Result<()> {
+    for thread in threads(pid)? {
+        let tid = thread.tid.to_string();
+        let done = command::run("renice", &["-n", &nice.to_string(), "-p", &tid]);
+        if let Err(error) = done {
+            ensure!(has_ended(thread.tid)?, "thread {tid} of {pid}: {error}");
+        }
+    }
+    Ok(())
+}
+
+fn has_ended(tid: u32) -> anyhow::Result<bool> {
+    Ok(!fs::exists(format!("/proc/{tid}"))?)
 }
 
 fn is_reserved(tid: u32) -> bool {
@@ -56,8 +70,7 @@ fn allow(processors: &[usize]) -> anyhow::Result<()> {
         let Ok(threads) = threads(pid) else { continue };
         for thread in threads.into_iter().filter(|thread| !is_reserved(thread.tid)) {
             if let Err(error) = affinity::allow(thread.tid, processors) {
-                let has_ended = !fs::exists(format!("/proc/{}", thread.tid))?;
-                anyhow::ensure!(has_ended, "thread {} of {pid} stays: {error}", thread.tid);
+                ensure!(has_ended(thread.tid)?, "thread {} of {pid} stays: {error}", thread.tid);
             }
         }
     }

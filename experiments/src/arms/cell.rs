@@ -38,13 +38,14 @@ const GROUP: &str = "cell7";
 const CONTROL: &str = "127.0.0.1:47111";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After a contradiction a clock is believed again when 32 answers agree, and the end of a lie is another one.
-const BELIEVED: Duration = Duration::from_secs(180);
+const BELIEVED: Duration = Duration::from_secs(300);
 /// What the guest with a controller is given of a processor.
 const RESERVED: &str = "5ms/8ms";
 /// Between two questions to a guest, which answers beside its real-time loop.
 const LOOK: Duration = Duration::from_millis(500);
-/// Plant and controllers compute for a fraction of each 2 ms; other programs must not delay them.
+/// A guest's main loop carries its datagrams.
 const ZEROTH: &str = "51";
+/// Plant and controllers compute for a fraction of each 2 ms; other programs must not delay them.
 const FIRST: &str = "50";
 const SECOND: &str = "49";
 const THIRD: &str = "40";
@@ -190,21 +191,22 @@ impl Cell {
         apart::leave_reserved(qemu)?;
         // Its main loop carries the guest's datagrams and, in emulation, its timer's interrupts: before the plant, on
         // the processor that both use.
-        command::run("chrt", &["-f", "-p", ZEROTH, &qemu.to_string()]).map(drop)
+        command::run("chrt", &["-R", "-f", "-p", ZEROTH, &qemu.to_string()]).map(drop)
     }
 
     /// Starts three programs on each processor that compute without an end, also on the reserved one.
     pub(super) fn make_busy(&mut self) -> anyhow::Result<()> {
         // The planner's guest has no reservation. It gets most of what is left.
-        apart::prefer(self.guests[PLANNER].pid())?;
+        apart::renice(self.guests[PLANNER].pid(), -15)?;
         let load = Load::start()?;
         apart::deal(load.pids())?;
         self.load = Some(load);
         Ok(())
     }
 
-    pub(super) fn end_busy(&mut self) {
+    pub(super) fn end_busy(&mut self) -> anyhow::Result<()> {
         self.load = None;
+        apart::renice(self.guests[PLANNER].pid(), 0)
     }
 
     /// Moves the planner's guest to its other host, or back.

@@ -39,7 +39,7 @@ const fn fault(name: &'static str, what: What) -> Fault {
 }
 
 /// Busy programs again, when nothing is reserved.
-pub(super) const UNRESERVED: Fault = fault("busy, not reserved", What::Busy);
+pub(super) const UNRESERVED: Fault = Fault { arm: A, ..fault("busy, not reserved", What::Busy) };
 
 /// Those with all programs on hosts.
 pub(super) const ON_HOSTS: &[Fault] = &[
@@ -59,7 +59,7 @@ pub(super) const ON_HOSTS: &[Fault] = &[
 /// Those with the planner and controller a in guests.
 pub(super) const IN_GUESTS: &[Fault] = &[
     fault("none", What::Nothing),
-    fault("beside busy programs", What::Busy),
+    Fault { arm: A, ..fault("beside busy programs", What::Busy) },
     fault("planner's VM migrates", What::Moved),
     Fault { lasts: Duration::from_secs(60), arm: A, ..fault("a's reference fails", What::Silence) },
     Fault { arm: A, ..fault("a's clock pushed by 1 ms", What::Push(1_000)) },
@@ -99,10 +99,7 @@ impl Fault {
                 Ok(())
             }
             What::Late(_) => cell.make_planner_late(0),
-            What::Busy => {
-                cell.end_busy();
-                Ok(())
-            }
+            What::Busy => cell.end_busy(),
             What::Killed => cell.start_controller(self.arm, mode),
         }
     }

@@ -186,7 +186,7 @@ class Elapsed:
 
 
 class Timeline:
-    """A handle to one timeline, for any thread. Reading it needs no system call.
+    """A handle to one timeline, for any thread. Reading it needs no system call, nearly always.
 
     Reading raises WriterStalled, OutOfOrder and Gone. Waits let other threads run, and end with KeyboardInterrupt on Ctrl-C. They take
     ``spin_ns`` (do not sleep this close to the end), ``timeout_ns`` (TimedOut) and ``cancel`` (Cancelled), and raise

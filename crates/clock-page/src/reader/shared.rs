@@ -3,7 +3,7 @@
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{ReadError, Reader};
+use super::{ReadError, Reader, Waiting};
 use crate::Counter;
 use crate::abi::entry;
 use crate::page::Page;
@@ -17,7 +17,7 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
     /// [`ReadError::WriterStalled`] when the writer died inside an update.
     pub fn clock(&self) -> Result<(u64, u64), ReadError> {
         let entry = self.page.entry(self.index);
-        let mut waiting = None;
+        let mut waiting = Waiting::default();
         loop {
             if let Some(even) = read_begin(&entry[entry::SEQUENCE]) {
                 let clock = self.page.clock(self.index).load(Relaxed);

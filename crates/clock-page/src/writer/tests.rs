@@ -229,18 +229,18 @@ fn a_writer_that_died_inside_an_update_is_repaired() {
     assert!(now.has_estimate() && now.disruption != marker);
 }
 
-/// Counts on by 1 us with every look at it, and has a writer on its processor.
-struct Shared<'a>(Ticks, &'a dyn Fn());
+/// Counts on by so much with every look at it, and has a writer on its processor.
+struct Shared<'a>(Ticks, u64, &'a dyn Fn());
 
 impl Counter for Shared<'_> {
     fn id(&self) -> CounterId {
         self.0.id()
     }
     fn read_ordered(&self) -> u64 {
-        self.0.0.fetch_add(1000, Ordering::Relaxed)
+        self.0.0.fetch_add(self.1, Ordering::Relaxed)
     }
     fn let_others_run(&self) {
-        self.1();
+        self.2();
     }
 }
 
@@ -251,17 +251,20 @@ fn a_reader_lets_the_writer_that_it_interrupted_go_on() {
     let mut writer = PageWriter::take_over(&page, identity(), Some(37));
     writer.publish(&update(0, 0), &tsc(0));
     let own = &page.entry(0)[entry::SEQUENCE];
-    let odd = write_begin(own);
-    let naps = core::cell::Cell::new(0);
-    let go_on = || {
-        naps.set(naps.get() + 1);
-        if naps.get() == 3 {
-            write_end(own, odd);
-        }
-    };
-    let reader = Reader::open(&page, Shared(tsc(0), &go_on), 0).unwrap();
-    assert!(reader.read().unwrap().has_estimate());
-    assert_eq!(naps.get(), 3);
+    // Looks 1 us apart, and 1 s apart: a machine that was stopped. Then the first chance of the writer counts.
+    for (apart, needed) in [(1_000, 3), (1_000_000_000, 1)] {
+        let odd = write_begin(own);
+        let naps = core::cell::Cell::new(0);
+        let go_on = || {
+            naps.set(naps.get() + 1);
+            if naps.get() == needed {
+                write_end(own, odd);
+            }
+        };
+        let reader = Reader::open(&page, Shared(tsc(0), apart, &go_on), 0).unwrap();
+        assert!(reader.read().is_ok());
+        assert_eq!(naps.get(), needed);
+    }
 }
 
 /// Bounds that exclude the estimate, or each other, bound nothing.

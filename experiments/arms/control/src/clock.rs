@@ -13,7 +13,7 @@ const TAI_NS: i64 = 37_000_000_000;
 /// How often a naive clock asks its server.
 const ASK: Duration = Duration::from_secs(1);
 
-/// A reader with a real-time priority can interrupt timevisord in the middle of an update, if both use one processor.
+/// Programs with a real-time priority can keep timevisord from ending an update, if they fill its processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted;
 
@@ -49,7 +49,7 @@ impl Source {
     /// The clock now; `None` where it is not known.
     ///
     /// # Errors
-    /// When the page's writer has been interrupted in the middle of an update: the next cycle can read it, most likely.
+    /// When the page's writer has not ended an update for 200 ms: it has died, or it is kept from running.
     pub fn read(&self) -> Result<Option<Clock>, Interrupted> {
         Ok(match self {
             Self::Timeline(timeline) => {

@@ -62,8 +62,10 @@ pub struct Controller {
     mode: Mode,
     state: Option<(State, i64)>,
     follows_ns: i64,
-    /// When it last had a cycle with a clock, known or not.
+    /// When it last had a cycle.
     elapsed_ns: i64,
+    /// When the clock could be read the last time.
+    read_ns: i64,
     other: Option<(Status, i64)>,
     run: u64,
     plan_ns: i64,
@@ -88,6 +90,7 @@ impl Controller {
             state: None,
             follows_ns: 0,
             elapsed_ns: 0,
+            read_ns: 0,
             other: None,
             run: 0,
             plan_ns: 0,
@@ -196,14 +199,16 @@ impl Controller {
 
     /// One cycle in which the clock could not be read.
     pub fn leave_out(&mut self, elapsed_ns: i64) {
-        if elapsed_ns - self.elapsed_ns > UNREAD_NS {
+        self.elapsed_ns = elapsed_ns;
+        if elapsed_ns - self.read_ns > UNREAD_NS {
+            self.met = false;
             self.hold("the clock cannot be read", elapsed_ns);
         }
     }
 
     /// One cycle: the set-point to send now, if any.
     pub fn step(&mut self, clock: Option<&Clock>, elapsed_ns: i64) -> Option<SetPoint> {
-        self.elapsed_ns = elapsed_ns;
+        (self.elapsed_ns, self.read_ns) = (elapsed_ns, elapsed_ns);
         self.met = clock.is_some_and(|clock| clock.met);
         match &self.mode {
             Mode::Silent { until_ns } => {

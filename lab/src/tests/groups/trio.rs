@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::command::Tethered;
@@ -16,6 +16,7 @@ use crate::members::{self, Fire, Judged, Proposer, Run};
 use crate::netns::Namespace;
 use crate::programs;
 use crate::scenario::Context;
+use crate::tests::timelines::host::connect;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 pub(super) const HOSTS: usize = NAMES.len();
@@ -24,13 +25,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The hosts and their buses.
 pub(super) struct Trio {
-    pub(super) hosts: Vec<Host>,
     ctx: Context,
     key: PathBuf,
+    /// Members that are processes.
+    members: Vec<Member>,
+    /// How many have been started.
+    started: usize,
     buses: Vec<Tethered>,
-    /// Members that are processes, by their host.
-    members: Vec<(usize, Tethered)>,
-    logs: Vec<PathBuf>,
+    pub(super) hosts: Vec<Host>,
+}
+
+struct Member {
+    /// Its host.
+    at: usize,
+    log: PathBuf,
+    _process: Tethered,
 }
 
 impl Trio {
@@ -44,7 +53,7 @@ impl Trio {
         }
         let key = hosts[0].make_key("group.key")?;
         let (ctx, buses, members) = (ctx.further("members")?, Vec::new(), Vec::new());
-        Ok(Self { hosts, ctx, key, buses, members, logs: Vec::new() })
+        Ok(Self { ctx, key, members, started: 0, buses, hosts })
     }
 
     /// Starts a bus on each host. The first one listens to the others.
@@ -84,35 +93,48 @@ impl Trio {
         member.args(["group", "join", members::GROUP, "--as", NAMES[at], "--json"]);
         member.args(["--timeline", timeline, "--within", "100ms", "--run-directory"]);
         member.arg(host.directory()).arg("--bus").arg(bus_of(host)).arg("--key").arg(&self.key);
-        let log = self.ctx.path(&format!("{}-{}.log", NAMES[at], self.logs.len()));
-        self.members.push((at, Tethered::spawn(&mut member, NAMES[at], &log)?));
-        self.logs.push(log);
+        self.started += 1;
+        let log = self.ctx.path(&format!("{}-{}.log", NAMES[at], self.started));
+        let process = Tethered::spawn(&mut member, NAMES[at], &log)?;
+        self.members.push(Member { at, log, _process: process });
         Ok(())
     }
 
     /// Kills the member of a host.
     pub(super) fn kill_member(&mut self, at: usize) {
-        self.members.retain(|(host, _)| *host != at);
+        self.members.retain(|member| member.at != at);
     }
 
-    /// What members that are processes have said of their fires since they started.
-    fn told(&self) -> anyhow::Result<Vec<Vec<Fire>>> {
-        let read = |log: &PathBuf| {
-            let text = fs::read_to_string(log)?;
-            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            Ok(lines.filter_map(|line| fire(&line)).collect())
-        };
-        self.logs.iter().map(read).collect()
-    }
-
-    /// Judges the fires of one run.
+    /// Judges the fires of one run, of all members that live.
     pub(super) fn judge(&self, run: &Run) -> anyhow::Result<Judged> {
-        let from = run.fires.iter().map(|fire| fire.at).min().unwrap_or(i64::MIN);
-        let mut told: Vec<Vec<Fire>> = self.told()?;
-        told.iter_mut().for_each(|fires| fires.retain(|fire| fire.at >= from));
-        told.retain(|fires| !fires.is_empty());
-        told.push(run.fires.clone());
-        members::judge(&told, run)?.sound()
+        let read = |member: &Member| {
+            let text = fs::read_to_string(&member.log)?;
+            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let fires = lines.filter_map(|line| fire(&line));
+            Ok(fires.filter(|fire| fire.at >= run.first_at).collect())
+        };
+        let told = self.members.iter().map(read).chain([Ok(run.fires.clone())]);
+        members::judge(&told.collect::<anyhow::Result<Vec<Vec<Fire>>>>()?, run)?.sound()
+    }
+
+    /// Reads the timeline on all hosts but one, in turn and then in the other order: a reading cannot be surely after
+    /// one that was taken later. All of them are on one machine.
+    pub(super) fn agree(&self, timeline: &str, except: Option<usize>) -> anyhow::Result<()> {
+        let rest = (0..HOSTS).filter(|at| Some(*at) != except);
+        let pages = rest.map(|at| Ok(connect(&self.hosts[at])?.timeline(timeline)?));
+        let mut pages = pages.collect::<anyhow::Result<Vec<_>>>()?;
+        for _ in 0..2 {
+            let readings = pages.iter().map(|page| Ok(page.now()?));
+            let readings = readings.collect::<anyhow::Result<Vec<_>>>()?;
+            for (number, later) in readings.iter().enumerate() {
+                for earlier in &readings[..number] {
+                    let (from, to) = (earlier.earliest_ns(), later.latest_ns());
+                    ensure!(later.is_known() && from <= to, "{from} was read before {to}");
+                }
+            }
+            pages.reverse();
+        }
+        Ok(())
     }
 }
 

@@ -109,7 +109,8 @@ impl Loop {
     }
 
     fn cycle(&mut self, cycle: u64) {
-        let elapsed = || i64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        let begun = self.begun;
+        let elapsed = || i64::try_from(begun.elapsed().as_nanos()).unwrap_or(i64::MAX);
         let elapsed_ns = elapsed();
         let mut buffer = [0; 256];
         while let Ok(count) = self.plant.recv(&mut buffer) {
@@ -118,7 +119,10 @@ impl Loop {
             }
         }
         self.hear(elapsed_ns);
-        match self.clock.read() {
+        let clock = self.clock.read();
+        // A page whose writer is kept from running may have taken long.
+        let elapsed_ns = elapsed();
+        match clock {
             Ok(clock) => self.send(clock.as_ref(), elapsed_ns),
             Err(Interrupted) => {
                 self.unread += 1;
