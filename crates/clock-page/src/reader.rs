@@ -1,5 +1,5 @@
 //! Reading the page: one sequence-locked snapshot, one counter read, three multiplications; no
-//! syscall, no allocation.
+//! syscall (but where it waits for long), no allocation.
 //!
 //! | file | owns |
 //! | --- | --- |
@@ -9,12 +9,14 @@
 //! | `reader/shared.rs` | which clock a timeline is that several hosts have |
 //! | `reader/error.rs` | why a page or one read is refused |
 //! | `reader/vmclock_words.rs` | the words that a stock guest's driver reads |
+//! | `reader/waiting.rs` | how long a read waits for a writer, and how |
 
 mod announced;
 mod error;
 mod ordinary;
 mod shared;
 mod vmclock_words;
+mod waiting;
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
@@ -29,22 +31,7 @@ use crate::{Counter, CounterId};
 
 pub use self::error::{OpenError, ReadError};
 pub use self::vmclock_words::Vmclock;
-
-/// How long a reader waits for a writer. A writer takes well under a microsecond, unless it is
-/// preempted; one that takes longer than this has died. Twice what the Linux driver waits
-/// (drivers/ptp/ptp_vmclock.c, VMCLOCK_MAX_WAIT).
-const PATIENCE: Duration = Duration::from_millis(200);
-
-/// This part of [`PATIENCE`] a reader only spins, which is 20 us where the page knows its period. Later it lets others run, too.
-const SPINS: u64 = 10_000;
-
-/// [`PATIENCE`] in ticks where the page does not know its period yet: 0.1 s at 2.6 GHz, 4 s at 62.5
-/// MHz.
-const PATIENCE_TICKS: u64 = 1 << 28;
-
-/// [`PATIENCE`] in ticks of a 10 GHz counter, faster than any real counter: a damaged page may
-/// state a period so short that the wait would never end.
-const MOST_TICKS: u64 = 1 << 31;
+pub(crate) use self::waiting::Waiting;
 
 /// An estimate this far outside of its bounds is rounding, not damage: 2^-30 s, about 1 ns.
 const ROUNDING: Duration = Duration::from_bits(1 << 34);
@@ -415,39 +402,6 @@ impl<P: Deref<Target = Page>, C: Counter> Reader<P, C> {
         let word = |at: usize| self.page.word(at).load(Relaxed);
         (word(vmclock::AT_DISRUPTION), word(header::AT_MARKER))
     }
-
-    /// True when a writer has taken too long.
-    #[cold]
-    pub(crate) fn gave_up(&self, waiting: &mut Waiting) -> bool {
-        core::hint::spin_loop();
-        let now = self.counter.read_unordered();
-        let waited = now.wrapping_sub(*waiting.since.get_or_insert(now));
-        let period = self.page.entry(self.index)[entry::ESTIMATE + 2].load(Relaxed);
-        let patience = match period {
-            0 => PATIENCE_TICKS,
-            bits => Period::from_bits(bits).ticks_in(PATIENCE).min(MOST_TICKS),
-        };
-        // Before the start: a counter that is not quite the same on every processor.
-        if waited >> 63 != 0 {
-            return false;
-        }
-        // A machine that was stopped has waited for long, and its writer has not had a chance yet.
-        if waited > patience && waiting.let_others_run {
-            return true;
-        }
-        if waited > patience / SPINS {
-            self.counter.let_others_run();
-            waiting.let_others_run = true;
-        }
-        false
-    }
-}
-
-/// How long a read has been waiting for a writer.
-#[derive(Default)]
-pub(crate) struct Waiting {
-    since: Option<u64>,
-    let_others_run: bool,
 }
 
 /// Earliest, estimate and latest are in this order, but for rounding.
