@@ -29,6 +29,9 @@ const LATE_AT_MOST: Duration = Duration::from_millis(400);
 const WITHIN: Duration = Duration::from_millis(100);
 /// So many proposals are under way at once.
 const AT_ONCE: usize = 8;
+/// From one to the next at least. Without that, proposals that a busy guest refuses would be followed by
+/// others at once, and keep it busy.
+const PACE: Duration = Duration::from_millis(120);
 
 /// What a member said of one fire, ns.
 #[derive(Clone, Copy, Debug)]
@@ -163,10 +166,12 @@ impl Proposer {
         };
         // Proposals are under way for less than a second each; a member that has gone leaves some open for ever.
         let end = Instant::now() + PATIENCE + Duration::from_secs(2) * u32::try_from(count)?;
+        let mut next = Instant::now();
         while run.proposals < count || !open.is_empty() {
             interrupt::check()?;
             ensure!(Instant::now() < end, "{} proposals have no outcome", open.len());
-            if run.proposals < count && open.len() < AT_ONCE {
+            if run.proposals < count && open.len() < AT_ONCE && Instant::now() >= next {
+                next = Instant::now() + PACE;
                 let at = timeline.now()?.latest_ns() + LEAD_NS;
                 run.first_at = run.first_at.min(at);
                 let begun = Instant::now();

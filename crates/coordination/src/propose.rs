@@ -30,7 +30,7 @@ mod entry;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use timevisor_time::{Duration, Instant, Interval, Local};
 
@@ -178,13 +178,25 @@ pub struct Proposals {
     settings: Settings,
     number: u64,
     entries: BTreeMap<ProposalId, Entry>,
+    /// Those that have something to do by themselves. All others are only remembered.
+    active: BTreeSet<ProposalId>,
+    /// When each may be forgotten.
+    ends: BTreeSet<(Duration, ProposalId)>,
 }
 
 impl Proposals {
     /// Those of a member that has just joined.
     #[must_use]
     pub fn new(own: MemberId, settings: Settings) -> Self {
-        Self { own, settings, number: 0, entries: BTreeMap::new() }
+        let (entries, active, ends) = Default::default();
+        Self { own, settings, number: 0, entries, active, ends }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let id = entry.proposal.id;
+        self.active.insert(id);
+        self.ends.insert((entry.forget_at(), id));
+        self.entries.insert(id, entry);
     }
 
     /// Proposes. The caller has accepted it by this.
@@ -226,7 +238,7 @@ impl Proposals {
         entry.votes.insert(self.own);
         out.push(Action::Send(To::All, Message::Propose(Box::new(entry.proposal.clone()))));
         entry.wait(now, &self.settings);
-        self.entries.insert(id, entry);
+        self.insert(entry);
         self.decide(id, now, out);
         Ok(id)
     }
@@ -277,15 +289,28 @@ impl Proposals {
 
     /// Fires, repeats questions, gives up.
     pub fn on_timer(&mut self, now: &Now, out: &mut Vec<Action>) {
-        let ids: Vec<_> = self.entries.keys().copied().collect();
+        // Not all: a member remembers each for a minute, and hears of some every second.
+        let ids: Vec<_> = self.active.iter().copied().collect();
         for id in ids {
             if id.proposer == self.own {
                 self.decide(id, now, out);
             }
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.on_timer(now, &self.settings, out);
-            if entry.is_over(now) {
-                self.entries.remove(&id);
+            if entry.is_settled() {
+                self.active.remove(&id);
+            }
+        }
+        while let Some((at, id)) = self.ends.first().copied().filter(|(at, _)| now.elapsed >= *at) {
+            self.ends.remove(&(at, id));
+            match self.entries.get(&id) {
+                Some(entry) if !entry.is_over(now) => {
+                    self.ends.insert((now.elapsed + self.settings.keep, id));
+                }
+                _ => {
+                    self.entries.remove(&id);
+                    self.active.remove(&id);
+                }
             }
         }
     }
@@ -293,7 +318,9 @@ impl Proposals {
     /// When [`Self::on_timer`] has something to do.
     #[must_use]
     pub fn next(&self, now: &Now) -> Next {
-        self.entries.values().map(|entry| entry.next(now)).fold(Next::default(), Next::and)
+        let end = self.ends.first().map(|(at, _)| *at);
+        let active = self.active.iter().filter_map(|id| Some(self.entries.get(id)?.next(now)));
+        active.fold(Next { elapsed: end, at: None }, Next::and)
     }
 
     /// A proposal that is remembered.
@@ -320,7 +347,7 @@ impl Proposals {
             return;
         };
         let entry = Entry::new(proposal.clone(), self.own, &reading, now, &self.settings);
-        self.entries.insert(id, entry);
+        self.insert(entry);
         out.push(Action::Tell(Event::Asked(Box::new(proposal.clone()))));
     }
 

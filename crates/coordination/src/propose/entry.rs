@@ -244,6 +244,16 @@ impl Entry {
         }
     }
 
+    /// Nothing of it happens by itself any more: messages about it are answered, and then it is forgotten.
+    pub fn is_settled(&self) -> bool {
+        self.result.is_some() && self.told.is_some() && self.next.is_none()
+    }
+
+    /// When it may be forgotten.
+    pub fn forget_at(&self) -> Duration {
+        self.forget_at
+    }
+
     /// It was kept for long enough.
     pub fn is_over(&self, now: &Now) -> bool {
         self.result.is_some() && now.elapsed >= self.forget_at
@@ -251,16 +261,14 @@ impl Entry {
 
     pub fn next(&self, now: &Now) -> Next {
         let proposal = &self.proposal;
-        let mut elapsed: Vec<_> = self.next.into_iter().collect();
+        let sooner = |other: Option<Duration>| self.next.into_iter().chain(other).min();
         if self.result.is_some() {
-            elapsed.push(self.forget_at);
-            elapsed.extend(self.told.is_none().then_some(self.outcome_at));
-            return Next { elapsed: elapsed.into_iter().min(), at: None };
+            let outcome = self.told.is_none().then_some(self.outcome_at);
+            return Next { elapsed: sooner(outcome), at: None };
         }
         let Some(reading) = now.fit(proposal.origin) else {
             // The clock may come back at any time.
-            elapsed.push(now.elapsed + LOOK_AGAIN);
-            return Next { elapsed: elapsed.into_iter().min(), at: None };
+            return Next { elapsed: sooner(Some(now.elapsed + LOOK_AGAIN)), at: None };
         };
         // The estimate when the earliest, or the latest, gets there.
         let surely = reading.estimate - reading.earliest() + Duration::EPSILON;
@@ -271,7 +279,7 @@ impl Entry {
             Phase::Committed => proposal.at,
             _ => proposal.at + proposal.late_at_most + surely,
         };
-        Next { elapsed: elapsed.into_iter().min(), at: Some(at) }
+        Next { elapsed: self.next, at: Some(at) }
     }
 
     fn nobody_fires(&self) -> bool {
