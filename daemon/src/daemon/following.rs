@@ -62,7 +62,8 @@ impl Daemon {
             let name = config.name();
             let required = configured.into_iter().chain(self.timelines.required(index)).min();
             let falseticker = knowledge.falsetickers.iter().any(|f| f.name == name);
-            reference.require(now, &Need { required, rate, wander, falseticker });
+            let stale_after = Some(self.config.stale_after());
+            reference.require(now, &Need { required, rate, wander, falseticker, stale_after });
         }
     }
 

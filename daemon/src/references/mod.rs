@@ -211,6 +211,8 @@ pub struct Need {
     pub wander: f64,
     /// The other references outvote this one.
     pub falseticker: bool,
+    /// Without an exchange for this long the clock is said to run free.
+    pub stale_after: Option<Duration>,
 }
 
 /// One configured reference.

@@ -274,6 +274,11 @@ impl Driver for Server {
         let Some(demand) = self.demand(need) else { return };
         self.demand = Some(demand);
         let Some(plan) = self.controller.update(&demand) else { return };
+        // However little is required, a lost answer or two must not make the clock run free.
+        let longest =
+            need.stale_after.map_or(plan.interval, |s| Duration::from_bits(s.to_bits() / 3));
+        let interval = plan.interval.min(longest.max(self.policy.interval));
+        let plan = Plan { interval, ..plan };
         // The requests of a poll keep a minimum spacing, so fewer may fit than the budget allows.
         for burst in (1..=plan.burst).rev() {
             if self.ntp.set_poll(plan.interval, burst).is_ok() {
@@ -321,6 +326,7 @@ mod tests {
             rate: Some(15e-6),
             wander: 0.0,
             falseticker: false,
+            stale_after: Some(Duration::from_secs(80)),
         }
     }
 
@@ -361,6 +367,20 @@ mod tests {
             // When the requirement ends, the earlier interval is restored.
             let before = server.policy.interval.as_secs_f64();
             assert_eq!(told(&mut server, &Need::default()).0, before);
+        }
+    }
+
+    /// 100 ms were a reason to ask every 1024 s, and the clock ran free after 80 s.
+    #[test]
+    fn a_loose_requirement_does_not_make_the_clock_run_free() {
+        for (lines, address, longest) in [
+            ("", "10.0.0.1", 80.0 / 3.0),
+            ("poll = \"1s\"", "10.0.0.1", 80.0 / 3.0),
+            ("", "192.0.2.1", 64.0),
+        ] {
+            let (interval, polling) = told(&mut server(lines, address), &need(100_000));
+            assert!((interval - longest).abs() < 1.0, "{address}: {interval} s");
+            assert_eq!(polling.reason, "requirement");
         }
     }
 
