@@ -7,7 +7,7 @@
 mod plot;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -114,6 +114,11 @@ pub struct Trace {
 
 /// The longest thread name in bytes (TASK_COMM_LEN without the terminator).
 const COMM: usize = 15;
+/// How long to wait until trap points are out: running vCPUs reach a place where they can be removed
+/// within this time.
+const DETACHING: Duration = Duration::from_secs(35);
+/// The pause between two looks whether they are.
+const PAUSE: Duration = Duration::from_millis(10);
 /// The pause between two requests.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -132,10 +137,31 @@ pub fn run(directory: &Path, command: &Command) -> Result<()> {
         Command::List(list) => (Request::IntrospectList, list.json),
         Command::Trace(options) => return trace(directory, options),
     };
-    let rows = match ask(directory, &request)? {
-        Response::Introspections(answer) => answer.vms,
-        response => return Err(unexpected(&response)),
+    let rows = |request: &Request| match ask(directory, request)? {
+        Response::Introspections(answer) => Ok(answer.vms),
+        response => Err(unexpected(&response)),
     };
+    let mut rows_now = rows(&request)?;
+    if let Command::Detach(which) = command {
+        let until = Instant::now() + DETACHING;
+        while let Some(row) = rows_now.iter().find(|row| row.vm == which.vm) {
+            let is_over = row.state != IntrospectState::Detaching || Instant::now() > until;
+            if let Some(problem) = row.problem.as_ref().filter(|_| is_over) {
+                bail!(
+                    "the trap points of VM {} cannot be removed: {problem}; timevisord tries again, and the VM must not migrate before that (`timevisor introspect list`)",
+                    which.vm
+                );
+            }
+            ensure!(
+                !is_over,
+                "VM {} is still being detached; see `timevisor introspect list`",
+                which.vm
+            );
+            std::thread::sleep(PAUSE);
+            rows_now = rows(&Request::IntrospectList)?;
+        }
+    }
+    let rows = rows_now;
     if json {
         println!("{}", serde_json::to_string(&rows)?);
     } else if rows.is_empty() {
@@ -223,9 +249,14 @@ fn words(row: &IntrospectRow) -> String {
         }
         (IntrospectState::Waiting, Some(problem)) => format!("waits: {problem}"),
         (IntrospectState::Waiting, None) => "looks for the guest's kernel".to_owned(),
+        (IntrospectState::Detaching, None) => "its trap points are being removed".to_owned(),
+        (IntrospectState::Detaching, Some(problem)) => {
+            format!("its trap points cannot be removed yet: {problem}")
+        }
     };
+    let uncounted = if row.losses_not_counted { ", losses not counted" } else { "" };
     let mut out = format!(
-        "{}  {guest}, by {} ({}); {state}; {} events, {} dropped\n",
+        "{}  {guest}, by {} ({}); {state}; {} events, {} dropped{uncounted}\n",
         row.vm, row.backend, row.reason, row.events, row.dropped
     );
     out += &row.reserved.as_ref().map(reserved_words).unwrap_or_default();

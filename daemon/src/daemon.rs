@@ -488,7 +488,7 @@ impl Daemon {
             Request::ReserveRelease(release) => self.reservations.release(release),
             Request::ReserveList => self.reservations.list(),
             Request::ReserveMissed(asked) => self.reservations.missed(asked),
-            Request::IntrospectAttach(asked) => self.introspection.attach(asked, &self.vms),
+            Request::IntrospectAttach(asked) => self.introspection.attach(asked, &mut self.vms),
             Request::IntrospectDetach(asked) => {
                 self.introspection.detach(asked, &mut self.vms, &mut self.reservations)
             }

@@ -126,6 +126,13 @@ pub(crate) const ALL: &[Experiment] = &[
         smoke: None,
     },
     Experiment {
+        name: "vebt-update",
+        about: "from the host's write of its clock to a guest's read of it, beside 0 to 4 busy programs (figure 10)",
+        minutes: 2,
+        run: vebt::update::run,
+        smoke: None,
+    },
+    Experiment {
         name: "rvec-tables",
         about: "execution time and precision by clock, strictly increasing over moves, a benchmark that moves (RVEC, tables 1 to 4)",
         minutes: 3,

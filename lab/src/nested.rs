@@ -40,6 +40,9 @@ const MOST_PAUSE: Duration = Duration::from_secs(1);
 /// The inner guest takes minutes for what takes an ordinary one seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// The run directory of the daemon that [`NestedHost::start_daemon`] starts.
+const RUN_DIRECTORY: &str = "/run/timevisor";
+
 /// The daemon's configuration: there is no network and no leap second table in the inner host.
 const CONFIG: &str = r#"[clock]
 tai_offset = 37
@@ -184,7 +187,15 @@ impl NestedHost {
     /// # Errors
     /// When there is no such row.
     pub fn vm(&mut self, name: &str) -> anyhow::Result<Value> {
-        let list = self.json("timevisor vm list --json")?;
+        self.vm_on(RUN_DIRECTORY, name)
+    }
+
+    /// The same, of the timevisord with this run directory.
+    ///
+    /// # Errors
+    /// As [`Self::vm`].
+    pub fn vm_on(&mut self, directory: &str, name: &str) -> anyhow::Result<Value> {
+        let list = self.json(&format!("timevisor vm list --json --run-directory {directory}"))?;
         let row = list.as_array().into_iter().flatten().find(|row| row["name"] == name);
         row.cloned().with_context(|| format!("no VM {name} in {list}"))
     }
@@ -233,10 +244,27 @@ impl NestedHost {
     /// # Errors
     /// When it does not start or is not found.
     pub fn launch(&mut self, name: &str, delivery: &str, cpus: u32) -> anyhow::Result<()> {
+        self.launch_on(RUN_DIRECTORY, name, delivery, cpus, "-S")?;
+        self.wait("the inner VM to be found", |host| Ok(host.vm(name).is_ok()))
+    }
+
+    /// Starts a VM that the timevisord with this run directory serves, with more options for QEMU,
+    /// and does not wait for anything.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn launch_on(
+        &mut self,
+        directory: &str,
+        name: &str,
+        delivery: &str,
+        cpus: u32,
+        more: &str,
+    ) -> anyhow::Result<()> {
         let socket = |id: &str| format!("socket,id={id},path=/run/{name}.{id},server=on,wait=off");
         let options = format!(
             "-L {FIRMWARE} -name {name},debug-threads=on -accel kvm -cpu host -smp {cpus} -machine q35 -m {GUEST_MIB}M \
-             -display none -nodefaults -no-user-config -S \
+             -display none -nodefaults -no-user-config {more} \
              -chardev file,id=serial,path=/run/{name}-serial.log -serial chardev:serial \
              -device virtio-serial-pci \
              -chardev {reader} -device virtserialport,chardev=reader,name={port} \
@@ -252,10 +280,10 @@ impl NestedHost {
         // A script, because the printed text is quoted for a shell.
         self.sh(&format!(
             "(echo 'exec qemu-system-x86_64 {options} ' \\\\; timevisor vm args --name {name} \
-             --memory {GUEST_MIB} --delivery {delivery}) >/run/{name}.sh"
+             --memory {GUEST_MIB} --delivery {delivery} --run-directory {directory}) >/run/{name}.sh"
         ))?;
         self.sh(&format!("sh /run/{name}.sh >/run/{name}-qemu.log 2>&1 &"))?;
-        self.wait("the inner VM to be found", |host| Ok(host.vm(name).is_ok()))
+        Ok(())
     }
 
     /// Runs a QMP command on a VM that [`Self::launch`] started.
@@ -277,6 +305,40 @@ impl NestedHost {
         arguments: &Value,
     ) -> anyhow::Result<Value> {
         self.json(&format!("lab-compare qmp /run/{name}.qmp {command} '{arguments}'"))
+    }
+
+    /// Runs `blockdev-create` with these options, to its end.
+    ///
+    /// # Errors
+    /// When QEMU refuses it, or it fails.
+    pub fn create(&mut self, name: &str, options: &Value) -> anyhow::Result<()> {
+        self.finish(name, "blockdev-create", &serde_json::json!({ "options": options }))
+    }
+
+    /// Runs `snapshot-save` or `snapshot-load` with the block node `snapshots`, to its end.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn job(&mut self, name: &str, command: &str, tag: &str) -> anyhow::Result<()> {
+        let devices = ["snapshots"];
+        let job = serde_json::json!({"tag": tag, "vmstate": "snapshots", "devices": devices});
+        self.finish(name, command, &job)
+    }
+
+    fn finish(&mut self, name: &str, command: &str, arguments: &Value) -> anyhow::Result<()> {
+        let mut arguments = arguments.clone();
+        arguments["job-id"] = Value::from("job");
+        self.execute(name, command, &arguments)?;
+        let mut job = Value::Null;
+        self.wait("a job of QEMU", |host| {
+            let all = host.qmp(name, "query-jobs")?;
+            let found = all.as_array().into_iter().flatten().find(|job| job["id"] == "job");
+            job = found.cloned().unwrap_or_default();
+            Ok(job["status"] == "concluded")
+        })?;
+        self.execute(name, "job-dismiss", &serde_json::json!({"id": "job"}))?;
+        ensure!(job["error"].is_null(), "{command}: {job}");
+        Ok(())
     }
 
     /// Runs one line of shell, without single quotes, in a VM that [`Self::launch`] started, and
@@ -320,12 +382,20 @@ impl NestedHost {
     /// # Errors
     /// As [`crate::comparison::Worst::add`].
     pub fn compare(&mut self, name: &str, times: u32) -> anyhow::Result<Value> {
-        let row = self.vm(name)?;
+        self.compare_on(RUN_DIRECTORY, name, times)
+    }
+
+    /// The same, with the page of the timevisord with this run directory.
+    ///
+    /// # Errors
+    /// As [`Self::compare`].
+    pub fn compare_on(&mut self, directory: &str, name: &str, times: u32) -> anyhow::Result<Value> {
+        let row = self.vm_on(directory, name)?;
         let mapping = row["mapping"].as_str().unwrap_or_default();
         let offset =
             mapping.strip_prefix("host ").with_context(|| format!("scaled or unknown: {row}"))?;
         let compared =
-            self.json(&format!("lab-compare /run/timevisor /run/{name}.reader {offset} {times}"));
+            self.json(&format!("lab-compare {directory} /run/{name}.reader {offset} {times}"));
         compared.with_context(|| {
             let state =
                 self.qmp(name, "query-status").map_or_else(|e| e.to_string(), |s| s.to_string());

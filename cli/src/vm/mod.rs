@@ -24,6 +24,11 @@ use timevisor_protocols::control::{
 use self::machine::Own;
 use crate::connection::{ask, unexpected};
 
+/// Between two attempts.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long QEMU may take to cancel a migration.
+const CANCELLING: Duration = Duration::from_secs(10);
+
 #[derive(Subcommand)]
 pub enum Command {
     /// List the VMs that are served
@@ -69,9 +74,16 @@ pub struct Add {
     #[arg(long, value_name = "URI", requires = "qmp")]
     incoming: Option<String>,
     /// Continue its age from here: `elapsed_since` of `vm list --json` on the source host (needed
-    /// with an nvdimm only)
-    #[arg(long, value_name = "TAI_NS~WITHIN_NS", requires = "incoming")]
+    /// with an nvdimm only; its age is unknown until then)
+    #[arg(long, value_name = "TAI_NS~WITHIN_NS")]
     elapsed_since: Option<ElapsedSince>,
+    /// Try for so long, for instance while QEMU or timevisord starts
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    within: u64,
+    /// Return when it is known that the VM awaits its migration, whoever told QEMU to (at most
+    /// --within)
+    #[arg(long, conflicts_with = "incoming")]
+    until_incoming: bool,
     /// JSON
     #[arg(long)]
     json: bool,
@@ -292,13 +304,32 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
         incoming: options.incoming.clone(),
         elapsed_since: options.elapsed_since,
     });
-    let response = ask(directory, &request)?;
-    let Response::VmAdded(row) = &response else { return Err(unexpected(&response)) };
+    let until = Instant::now() + seconds(options.within);
+    let patiently = |request: &Request| loop {
+        match ask(directory, request) {
+            Err(_) if Instant::now() + RETRY < until => std::thread::sleep(RETRY),
+            answer => break answer,
+        }
+    };
+    let response = patiently(&request)?;
+    let Response::VmAdded(mut row) = response else { return Err(unexpected(&response)) };
+    while options.until_incoming && row.migration.as_deref() != Some("incoming") {
+        if Instant::now() + RETRY >= until {
+            let state = row.migration.as_deref().unwrap_or("it does not");
+            bail!(
+                "VM {} is not seen to await a migration within {} s ({state}); see `timevisor vm list`",
+                row.name,
+                options.within
+            );
+        }
+        std::thread::sleep(RETRY);
+        row = find(directory, &row.name)?;
+    }
     if options.json {
-        println!("{}", serde_json::to_string(row)?);
+        println!("{}", serde_json::to_string(&row)?);
     } else {
         println!("{HEADER}");
-        print_row(row);
+        print_row(&row);
     }
     Ok(())
 }
@@ -313,22 +344,28 @@ fn migrate(directory: &Path, options: &Migrate) -> Result<()> {
         Ok(row)
     };
     let mut row = tell(options.to.clone())?;
-    let began = Instant::now();
-    let at_most = Duration::from_secs(options.timeout.saturating_add(options.drain.into()));
+    let mut until = Instant::now() + seconds(options.timeout.saturating_add(options.drain.into()));
+    let mut is_late = false;
     while matches!(row.migration.as_deref(), Some("draining" | "leaving")) {
-        if began.elapsed() > at_most {
-            tell(None)?;
+        if Instant::now() > until && is_late {
             bail!(
-                "VM {name} has not arrived within {} s; the migration is being cancelled",
+                "VM {name} has not arrived within {} s, and QEMU does not say that it has cancelled the migration; \
+                 see `timevisor vm list`",
                 options.timeout
             );
         }
+        if Instant::now() > until {
+            (is_late, until) = (true, Instant::now() + CANCELLING);
+            tell(None)?;
+        }
         std::thread::sleep(Duration::from_millis(20));
-        let response = ask(directory, &Request::VmList)?;
-        let Response::VmList(list) = response else { return Err(unexpected(&response)) };
-        row = list.vms.into_iter().find(|row| &row.name == name).with_context(|| {
-            format!("VM {name} has ended; see `timevisor vm list` on the other host")
-        })?;
+        row = find(directory, name)?;
+    }
+    if let Some(said) = row.migration.as_deref().filter(|said| is_late && *said != "left") {
+        bail!(
+            "VM {name} has not arrived within {} s, and its migration was to be cancelled: the VM stays here ({said})",
+            options.timeout
+        );
     }
     if options.json {
         println!("{}", serde_json::to_string(&row)?);
@@ -344,6 +381,22 @@ fn migrate(directory: &Path, options: &Migrate) -> Result<()> {
         None => bail!("VM {name} stays here: somebody runs it here again"),
     }
     Ok(())
+}
+
+/// A user's number of seconds: at most a year, which an instant has room for.
+fn seconds(given: u64) -> Duration {
+    Duration::from_secs(given.min(365 * 86_400))
+}
+
+/// The row of a VM.
+fn find(directory: &Path, name: &str) -> Result<VmRow> {
+    let response = ask(directory, &Request::VmList)?;
+    let Response::VmList(list) = response else { return Err(unexpected(&response)) };
+    list.vms.into_iter().find(|row| row.name == name).with_context(|| {
+        format!(
+            "VM {name} has ended; if it was to migrate, see `timevisor vm list` on the other host"
+        )
+    })
 }
 
 const fn word(notice: Notice) -> &'static str {

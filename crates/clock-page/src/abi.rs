@@ -96,8 +96,11 @@ pub mod header {
     /// 16 bytes: the instant (TAI: seconds, fraction) at which the timeline `elapsed` read 0 for
     /// the owner of the page.
     pub const AT_BIRTH: usize = 0x140;
-    /// u64: what that instant is known to, ns, rounded up; 0: not known.
+    /// u64: what that instant is known to, ns, rounded up; 0: not known, and no age was read;
+    /// [`BIRTH_BEGUN`]: not known, and an age may have been read.
     pub const AT_BIRTH_WITHIN: usize = 0x150;
+    /// See [`AT_BIRTH_WITHIN`]. Daemons that do not know it take it for 0.
+    pub const BIRTH_BEGUN: u64 = u64::MAX;
     /// u64: the VM generation counter, while timevisord moves this VM live to another host; else 0.
     /// It travels with the page, and tells the other host that this is no saved state.
     pub const AT_MOVING: usize = 0x158;

@@ -44,5 +44,7 @@ pub use {
     page::{Page, WritablePage},
     policy::{Known, Policy},
     reader::{EntryWords, OpenError, ReadError, Reader, Reading, decode, find},
-    writer::{EntryIdentity, EntryUpdate, Identity, PageWriter, Update},
+    writer::{
+        EntryIdentity, EntryUpdate, Identity, NotedBirth, PageWriter, Update, timescale_left_on,
+    },
 };

@@ -24,6 +24,10 @@ pub struct CommandLine {
     pub accelerators: Vec<String>,
     /// `-icount` is given: guest time is a count of instructions.
     pub icount: bool,
+    /// `-S` is given: the vCPUs do not run before somebody says so.
+    pub held: bool,
+    /// `-incoming` or `-loadvm` is given: the guest's state comes from elsewhere.
+    pub loads_state: bool,
     /// `-machine aux-ram-share=on`.
     pub aux_ram_share: bool,
     /// QMP sockets with a path: `-qmp unix:PATH`, or `-mon mode=control` with a chardev of type
@@ -88,9 +92,16 @@ impl CommandLine {
             let Some(option) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
                 continue;
             };
-            if option == "enable-kvm" {
-                line.accelerators.push("kvm".to_owned());
-                continue;
+            match option {
+                "enable-kvm" => {
+                    line.accelerators.push("kvm".to_owned());
+                    continue;
+                }
+                "S" => {
+                    line.held = true;
+                    continue;
+                }
+                _ => {}
             }
             if !KNOWN.contains(&option) {
                 continue;
@@ -101,6 +112,7 @@ impl CommandLine {
                 "accel" => line.accelerators.extend(pairs(value, "accel").remove("accel")),
                 "machine" | "M" => line.machine(value),
                 "icount" => line.icount = true,
+                "incoming" | "loadvm" => line.loads_state = true,
                 "qmp" | "qmp-pretty" => {
                     let target = pairs(value, "target").remove("target").unwrap_or_default();
                     line.qmp_sockets.extend(target.strip_prefix("unix:").map(PathBuf::from));
@@ -187,7 +199,9 @@ impl CommandLine {
 }
 
 /// The options whose value we need.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 16] = [
+    "incoming",
+    "loadvm",
     "gdb",
     "m",
     "plugin",

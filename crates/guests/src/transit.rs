@@ -50,6 +50,7 @@ impl Transit {
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         match status.state {
             RunState::InMigrate => *self = Self::Incoming,
+            RunState::PostMigrate if *self == Self::Left => {}
             RunState::PostMigrate => {
                 *self = Self::Left;
                 return Step::Leave;
@@ -59,6 +60,10 @@ impl Transit {
             RunState::FinishMigrate if self.has_been_copied() => {
                 *self = Self::Left;
                 return Step::Leave;
+            }
+            // It is leaving, or its state goes into a file. Its events were missed.
+            RunState::FinishMigrate if matches!(self, Self::Here | Self::Failed(_)) => {
+                *self = Self::Leaving(MigrationStatus::Device);
             }
             _ if self.has_been_copied() => *self = Self::Here,
             // It arrived while we were not connected.
@@ -100,8 +105,38 @@ impl Transit {
                 Step::Nothing
             }
             (Self::Incoming, _) => Step::Nothing,
-            (_, VmEvent::Migration(status)) if is_under_way(status) => {
+            (_, VmEvent::Migration(status)) if status.is_under_way() => {
                 *self = Self::Leaving(status.clone());
+                Step::Nothing
+            }
+            _ => Step::Nothing,
+        }
+    }
+
+    /// Processes QEMU's answer of how the latest migration stands, at the start of a connection:
+    /// events may have been missed. `why` it failed.
+    pub fn on_asked(&mut self, status: &MigrationStatus, why: Option<&str>) -> Step {
+        match (&*self, status) {
+            // Such a status is of an earlier migration, or of the one that brought the VM here.
+            (Self::Incoming | Self::Left, _) => Step::Nothing,
+            (_, status) if status.is_of_a_source() => {
+                *self = Self::Leaving(status.clone());
+                Step::Nothing
+            }
+            (Self::Leaving(_), MigrationStatus::Completed) => {
+                *self = Self::Leaving(MigrationStatus::Completed);
+                Step::AskStatus
+            }
+            (Self::Leaving(_), MigrationStatus::Failed) => {
+                *self = Self::Failed(why.unwrap_or("QEMU does not say why").to_owned());
+                Step::Nothing
+            }
+            (Self::Leaving(_), MigrationStatus::Cancelled) => {
+                *self = Self::Failed("cancelled".to_owned());
+                Step::Nothing
+            }
+            (Self::Leaving(_), MigrationStatus::None) => {
+                *self = Self::Failed("QEMU knows of no migration".to_owned());
                 Step::Nothing
             }
             _ => Step::Nothing,
@@ -114,7 +149,7 @@ impl Transit {
 
     /// Records that the migration did not start, or that QEMU has given the reason for its failure.
     pub fn fail(&mut self, reason: String) {
-        if *self != Self::Incoming {
+        if !matches!(self, Self::Incoming | Self::Left) {
             *self = Self::Failed(reason);
         }
     }
@@ -122,6 +157,15 @@ impl Transit {
     /// Records that a migration was requested; QEMU's events follow.
     pub fn leave(&mut self) {
         *self = Self::Leaving(MigrationStatus::None);
+    }
+
+    /// Nobody hears QEMU any more, and nobody has heard that the migration that was asked for has begun.
+    /// [`Self::on_asked`] says what has become of it.
+    pub fn unheard(&mut self) {
+        if *self == Self::Leaving(MigrationStatus::None) {
+            let text = "the QMP connection was lost before QEMU had answered; whether it leaves is not known";
+            *self = Self::Failed(text.to_owned());
+        }
     }
 
     /// Whether the VM is between two hosts.
@@ -141,16 +185,6 @@ impl Transit {
             Self::Failed(reason) => Some(format!("failed: {reason}")),
         }
     }
-}
-
-fn is_under_way(status: &MigrationStatus) -> bool {
-    !matches!(
-        status,
-        MigrationStatus::None
-            | MigrationStatus::Completed
-            | MigrationStatus::Failed
-            | MigrationStatus::Cancelled
-    )
 }
 
 #[cfg(test)]
@@ -210,6 +244,7 @@ mod tests {
         assert_eq!(left.on_status(&status(RunState::PostMigrate)), Step::Leave);
         assert_eq!(early.on_status(&status(RunState::FinishMigrate)), Step::Leave);
         assert!(left == Transit::Left && early == left);
+        assert_eq!(left.on_status(&status(RunState::PostMigrate)), Step::Nothing, "told once");
         assert_eq!(left.on_event(&VmEvent::Resume), Step::Nothing);
         assert_eq!(left, Transit::Here, "run here again");
 
@@ -248,6 +283,36 @@ mod tests {
         let mut transit = Transit::default();
         assert_eq!(transit.on_status(&status(RunState::PostMigrate)), Step::Leave);
         assert_eq!(transit, Transit::Left);
+    }
+
+    /// Its end came while nobody listened. Before, it was leaving for good.
+    #[test]
+    fn a_migration_that_has_ended_meanwhile_is_no_longer_under_way() {
+        use MigrationStatus::{Active, Cancelled, Completed, Failed, None as Never};
+        let asked = |transit: Transit, status: &MigrationStatus, why| {
+            let mut transit = transit;
+            let step = transit.on_asked(status, why);
+            (transit, step)
+        };
+        let failed = |why: &str| (Transit::Failed(why.to_owned()), Step::Nothing);
+        let leaving = || Transit::Leaving(Active);
+        assert_eq!(asked(leaving(), &Failed, Some("no route")), failed("no route"));
+        assert_eq!(asked(leaving(), &Failed, None), failed("QEMU does not say why"));
+        assert_eq!(asked(leaving(), &Cancelled, None), failed("cancelled"));
+        assert_eq!(asked(leaving(), &Never, None), failed("QEMU knows of no migration"));
+        let (mut copied, step) = asked(leaving(), &Completed, None);
+        assert_eq!((&copied, step), (&Transit::Leaving(Completed), Step::AskStatus));
+        assert_eq!(copied.on_status(&status(RunState::PostMigrate)), Step::Leave);
+        for (transit, said) in [
+            (Transit::Here, Completed),
+            (Transit::Here, Failed),
+            (Transit::Left, Completed),
+            (Transit::Incoming, Active),
+            (Transit::Failed("before".to_owned()), Cancelled),
+        ] {
+            assert_eq!(asked(transit.clone(), &said, None), (transit, Step::Nothing));
+        }
+        assert_eq!(asked(Transit::Here, &Active, None), (leaving(), Step::Nothing));
     }
 
     /// Whatever an incoming VM's QEMU reports, a rejected command does not turn it into a VM that

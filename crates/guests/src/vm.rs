@@ -2,9 +2,11 @@
 //!
 //! Rules: a page tells the time only while the relation between the guest's counter and the host's
 //! is known. While it is unknown (stopped, suspended, unreadable, vCPUs that disagree), time and
-//! bounds are withdrawn. When it has changed, the disruption marker changes too. Only the marker,
-//! the sequence counts and the VM generation counter are ever read back from the page. If they differ from what we wrote, a
-//! loaded snapshot has overwritten the page, and we restart it.
+//! bounds are withdrawn. When it has changed, the disruption marker changes too. If the page's
+//! sequences differ from what we wrote, a loaded snapshot has overwritten it, and we restart it.
+//!
+//! What is read back from a page that another timevisord has written: the timescale, because the
+//! guest's driver may have probed it, when the VM was born, the marker and the VM generation counter.
 //!
 //! A page is withdrawn at every stop, although the TSC keeps running under KVM, for two reasons.
 //! First, nothing reports what happens to a stopped VM before it runs again, and loading a snapshot
@@ -20,13 +22,14 @@
 //! of the pause.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, LeapIndicator, PageWriter, Sample, Slew, Update,
+    ClockStatus, Counter, CounterId, Identity, LeapIndicator, NotedBirth, PageWriter, Sample, Slew,
+    Update, timescale_left_on,
 };
 use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
 use timevisor_linux::process::{PidFd, ProcessError};
-use timevisor_protocols::qmp::{QueryStatus, RunState, VmEvent};
-use timevisor_time::{Duration, Instant, Tai, TimescaleId};
+use timevisor_protocols::qmp::{MigrationStatus, QueryStatus, RunState, VmEvent};
+use timevisor_time::TimescaleId;
 
 use crate::counter_mapping::CounterMapping;
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
@@ -133,6 +136,10 @@ pub struct Vm {
     /// QEMU has reported that the guest sleeps (S3). Waking resets the vCPUs, and under KVM their
     /// counters too.
     suspended: bool,
+    /// Its vCPUs have run, here or on another host; `None` if nothing is known of that.
+    has_run: Option<bool>,
+    /// A timevisord had written the page of its device before.
+    was_served: bool,
     /// How often the page was found overwritten.
     replaced: u64,
     ended: PidFd,
@@ -140,7 +147,7 @@ pub struct Vm {
 
 impl Vm {
     /// Finds the VM's page and takes it over: from now on its status is `initializing`, with the
-    /// right counter and timescale.
+    /// right counter. A page that a timevisord has written keeps its timescale ([`Self::timescale`]).
     ///
     /// # Errors
     /// When there is no page, or we may not write it. A counter mapping that cannot be read is not
@@ -177,7 +184,7 @@ impl Vm {
             let Some(mapping) = mapping.filter(|found| found.running) else {
                 return (PageWriter::take_over(page, identity, host.tai_offset), None);
             };
-            match update.on(timescale).for_guest(&mapping).1 {
+            match update.on(identity.timescale).for_guest(&mapping).1 {
                 Ok(first) => {
                     let counter = GuestCounter { host: counter, mapping };
                     let writer =
@@ -212,13 +219,18 @@ impl Vm {
                 found => found?,
             };
             if let Some(mapping) = found {
-                let identity = identity(name, timescale, host);
-                let (writer, mapping) = write(WritePage::new(mapping)?, identity);
+                let page = WritePage::new(mapping)?;
+                let left = timescale_left_on(&page);
+                let timescale = left.unwrap_or(timescale);
+                let (writer, mapping) = write(page, identity(name, timescale, host));
                 if delivery.kind() == DeliveryKind::Vmclock {
                     writer.count_generations();
                 }
+                let line = &qemu.command_line;
                 return Ok(Self {
                     name: name.to_owned(),
+                    was_served: left.is_some() && delivery.kind() == DeliveryKind::Vmclock,
+                    has_run: (!line.held && !line.loads_state).then_some(true),
                     qemu,
                     delivery: delivery.kind(),
                     writer,
@@ -239,8 +251,27 @@ impl Vm {
         Err(none)
     }
 
+    /// The timescale of its page.
+    #[must_use]
+    pub fn timescale(&self) -> TimescaleId {
+        self.writer.identity().timescale
+    }
+
+    /// Whether the guest's driver may have probed the timescale that is on the page. A page that does
+    /// not travel with its guest says nothing of what that has probed on another host.
+    #[must_use]
+    pub fn has_probed(&self) -> bool {
+        !self.came_without_page() && self.has_run.unwrap_or(self.was_served)
+    }
+
+    /// Its guest's state comes from elsewhere, and its page does not.
+    #[must_use]
+    pub fn came_without_page(&self) -> bool {
+        self.delivery != DeliveryKind::Vmclock && self.qemu.command_line.loads_state
+    }
+
     /// Restarts the page on another timescale; allowed only before the guest's driver has probed
-    /// it.
+    /// it ([`Self::has_probed`]).
     pub fn change_timescale(&mut self, timescale: TimescaleId, host: HostIdentity) {
         self.writer.start_over(identity(&self.name, timescale, host), host.tai_offset);
     }
@@ -285,6 +316,7 @@ impl Vm {
                 return false;
             }
         };
+        self.has_run.get_or_insert(true);
         let changed = self.mapping != Some(found);
         if changed && self.mapping.is_some() {
             self.writer.disrupt();
@@ -344,6 +376,12 @@ impl Vm {
         let step = self.transit.on_status(status);
         let step = self.unless_late(step);
         self.take_step(step);
+        self.has_run = Some(match status.state {
+            // `-loadvm` with -S.
+            RunState::Prelaunch => self.qemu.command_line.loads_state,
+            RunState::InMigrate => false,
+            _ => true,
+        });
         match status.state {
             RunState::Suspended => (self.stopped, self.suspended) = (false, true),
             // It has not run yet, and its page may be correct before it does.
@@ -353,6 +391,12 @@ impl Vm {
         }
         self.look();
         step
+    }
+
+    /// Processes QEMU's answer of how the latest migration stands. Returns the same as
+    /// [`Self::on_event`].
+    pub fn on_migration(&mut self, status: &MigrationStatus, why: Option<&str>) -> Step {
+        self.transit.on_asked(status, why)
     }
 
     /// Processes a QMP event. Returns what the caller has to do.
@@ -371,7 +415,7 @@ impl Vm {
                 self.moment += 1;
                 return Step::AskStatus;
             }
-            VmEvent::Resume => self.stopped = false,
+            VmEvent::Resume => (self.stopped, self.has_run) = (false, Some(true)),
             VmEvent::Reset { .. } => {}
             // Under KVM, the counter keeps running while the vCPUs are held back, so the page can
             // be correct before they run.
@@ -424,6 +468,7 @@ impl Vm {
         self.is_late = false;
         self.stopped = false;
         self.suspended = false;
+        self.has_run = Some(true);
         self.start_over(self.writer.identity().epoch);
     }
 
@@ -447,15 +492,19 @@ impl Vm {
         self.arrivals
     }
 
-    /// The instant on its page at which its elapsed clock read 0. Only QEMU's vmclock device
-    /// migrates its page.
+    /// What its page says of the instant at which its elapsed clock read 0. Only QEMU's vmclock
+    /// device migrates its page.
     #[must_use]
-    pub fn birth(&self) -> Option<(Instant<Tai>, Duration)> {
-        if self.is_awaited() { None } else { self.writer.found_birth() }
+    pub fn birth(&self) -> NotedBirth {
+        if self.is_awaited() {
+            return NotedBirth::Nothing;
+        }
+        let found = self.writer.found_birth();
+        if self.came_without_page() { found.of_one_that_came() } else { found }
     }
 
-    /// Stores the birth instant on the page; `None` if it is unknown.
-    pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
+    /// Notes that instant on the page.
+    pub fn set_birth(&self, birth: NotedBirth) {
         if !self.is_awaited() {
             self.writer.set_birth(birth);
         }

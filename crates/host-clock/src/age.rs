@@ -4,7 +4,7 @@
 //! rate, the global clock while its bounds may be relied on, and the birth instant that the owner's
 //! page carries, which outlives a daemon and migrates with a VM.
 
-use timevisor_clock_page::{ClockStatus, Line, Lines};
+use timevisor_clock_page::{ClockStatus, Line, Lines, NotedBirth};
 use timevisor_estimate::elapsed::Rate;
 use timevisor_estimate::{Birth, Global, Lifetime, RateLimits};
 use timevisor_time::{Instant, Local};
@@ -59,21 +59,37 @@ impl Age {
     /// Takes in a publication, and returns the birth instant if it has just become known.
     ///
     /// `arrivals` counts how often the owner came from another host: a new number voids what was
-    /// known of its age. `found` is the birth instant on the owner's page.
+    /// known of its age. `found` is what the owner's page says of its birth.
     pub fn update(
         &mut self,
         moment: &Moment,
         arrivals: u64,
-        found: Option<Birth>,
-    ) -> Option<Birth> {
+        found: NotedBirth,
+    ) -> Option<NotedBirth> {
         let rate = moment.rate?;
         if self.arrivals != arrivals {
             *self = Self { arrivals, disruptions: self.disruptions + 1, ..Self::default() };
         }
-        if let Some(birth) = found {
-            self.lifetime.born(birth);
+        match found {
+            NotedBirth::At { zero, within } => self.lifetime.born(Birth { zero, within }),
+            // It began on another host, under another daemon, or before the counter was disturbed.
+            NotedBirth::Begun if !self.has_begun() => return None,
+            NotedBirth::Begun | NotedBirth::Nothing => {}
         }
-        self.lifetime.update(moment.now, rate, moment.global.as_ref())
+        let born = self.lifetime.update(moment.now, rate, moment.global.as_ref());
+        born.map(|Birth { zero, within }| NotedBirth::At { zero, within })
+    }
+
+    fn has_begun(&self) -> bool {
+        self.lifetime.clock().is_some() || self.lifetime.birth().is_some()
+    }
+
+    /// What has to be noted before somebody reads this age, where its birth is not known yet:
+    /// whoever cannot go on from a birth later must not begin again.
+    #[must_use]
+    pub fn before_reading(&self, found: NotedBirth) -> Option<NotedBirth> {
+        let is_unborn = self.lifetime.clock().is_some() && self.lifetime.birth().is_none();
+        (is_unborn && found == NotedBirth::Nothing).then_some(NotedBirth::Begun)
     }
 
     /// The counter was disturbed: the age continues from the birth instant once the time is known

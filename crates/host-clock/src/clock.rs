@@ -1,10 +1,10 @@
 //! [`HostClock`]: the estimate, the host's page, and everything between them.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Slew, Update,
-    WritablePage,
+    ClockStatus, Counter, EntryUpdate, Identity, Lines, NotedBirth, PageWriter, Policy, Slew,
+    Update, WritablePage,
 };
-use timevisor_estimate::{Birth, Knowledge, Observation, Quality, RateLimits};
+use timevisor_estimate::{Knowledge, Observation, Quality, RateLimits};
 use timevisor_time::{Duration, Tai};
 
 use crate::continuity::{Continuity, error_on_the_way};
@@ -378,13 +378,13 @@ impl<E: Synchronizer, P: WritablePage> HostClock<E, P> {
 
     /// When the host's elapsed clock read 0, as the page says; a boot clears it.
     #[must_use]
-    pub fn birth(&self) -> Option<Birth> {
-        self.writer.found_birth().map(|(zero, within)| Birth { zero, within })
+    pub fn birth(&self) -> NotedBirth {
+        self.writer.found_birth()
     }
 
-    /// Stores the birth instant on the page.
-    pub fn set_birth(&self, birth: &Birth) {
-        self.writer.set_birth(Some((birth.zero, birth.within)));
+    /// Notes on the page when that was.
+    pub fn set_birth(&self, birth: NotedBirth) {
+        self.writer.set_birth(birth);
     }
 }
 

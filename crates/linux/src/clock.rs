@@ -32,6 +32,12 @@ pub fn monotonic_raw_nanos() -> u64 {
     u64::try_from(nanos(libc::CLOCK_MONOTONIC_RAW)).unwrap_or(0)
 }
 
+/// The processor time that the calling thread has used.
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    Instant::<Utc>::from_unix_nanos(nanos(libc::CLOCK_THREAD_CPUTIME_ID)).since_epoch()
+}
+
 /// Offset in ns of CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW in this process's time namespace
 /// relative to the initial one, modulo 2^64; 0 if the kernel has no time namespaces.
 #[must_use]

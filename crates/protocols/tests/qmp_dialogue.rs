@@ -122,22 +122,23 @@ fn it_begins_with_events_the_state_and_the_vcpus() {
 }
 
 #[test]
-fn a_migration_that_was_under_way_is_told_and_its_end_is_not_missed() {
-    for (status, is_told) in
-        [("active", true), ("setup", true), ("completed", false), ("postcopy-active", false)]
-    {
+fn how_a_migration_stands_is_told_and_its_end_is_not_missed() {
+    let told = |answer: Value| {
         let mut qemu = Qemu::new(false);
         qemu.greets();
         let asked = qemu.taken();
-        let told = qemu.answers(&asked[2]["id"], &Ok(json!({"status": status})));
-        let expected = News::Event(VmEvent::Migration(status.into()));
-        assert_eq!(told == [expected], is_told, "{status}: {told:?}");
-        assert_eq!(qemu.names().0 == ["query-status"], is_told);
+        let told = qemu.answers(&asked[2]["id"], &Ok(answer));
+        let [News::Migration { status, why }] = &told[..] else { panic!("{told:?}") };
+        (status.clone(), why.clone(), qemu.names().0 == ["query-status"])
+    };
+    for (status, is_asked_again) in
+        [("active", true), ("setup", true), ("completed", false), ("postcopy-active", false)]
+    {
+        assert_eq!(told(json!({"status": status})), (status.into(), None, is_asked_again));
     }
-    let mut qemu = Qemu::new(false);
-    qemu.greets();
-    let asked = qemu.taken();
-    assert_eq!(qemu.answers(&asked[2]["id"], &Ok(json!({}))), [], "none since QEMU's start");
+    let failed = json!({"status": "failed", "error-desc": "broken pipe"});
+    assert_eq!(told(failed), (MigrationStatus::Failed, Some("broken pipe".to_owned()), false));
+    assert_eq!(told(json!({})), (MigrationStatus::None, None, false), "none since QEMU's start");
 }
 
 #[test]

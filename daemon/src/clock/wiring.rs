@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use timevisor_clock_page::{
-    ClockStatus, Counter, EntryUpdate, Identity, Lines, PageWriter, Policy, Update,
+    ClockStatus, Counter, EntryUpdate, Identity, Lines, NotedBirth, PageWriter, Policy, Update,
 };
-use timevisor_estimate::{Birth, Ensemble, Exchange, Knowledge, Slot};
+use timevisor_estimate::{Ensemble, Exchange, Knowledge, Slot};
 use timevisor_host_clock::counter_watch::Change;
 use timevisor_host_clock::{
     Action, Event, Host, HostClock as Publisher, JournalEntry, Note, Publication, Settings, Start,
@@ -423,12 +423,12 @@ impl HostClock {
     }
 
     /// Reads from the host's page the instant at which its elapsed clock was 0. A boot clears it.
-    pub fn birth(&self) -> Option<Birth> {
+    pub fn birth(&self) -> NotedBirth {
         self.publisher.birth()
     }
 
-    /// Stores the birth instant on the page.
-    pub fn set_birth(&self, birth: &Birth) {
+    /// Notes on the page when that was.
+    pub fn set_birth(&self, birth: NotedBirth) {
         self.publisher.set_birth(birth);
     }
 

@@ -20,8 +20,9 @@ use timevisor_linux::poll::{PollFd, wait};
 use timevisor_linux::signals::Signals;
 
 use super::in_place::Prefixes;
-use super::message::{News, Order, Report, State, parts};
+use super::message::{News, Order, Report, State, bounded, parts};
 use super::need::{Need, Rules, rules};
+use super::searching::Searching;
 use super::shared::Shared;
 use super::target::{Common, Target};
 use super::watch::watch;
@@ -32,6 +33,8 @@ pub const ARGUMENT: &str = "--introspector";
 
 /// How soon the daemon hears of a change.
 const PUMP: Duration = Duration::from_millis(10);
+/// How often it looks whether trap points have to be removed that could not be removed before.
+const RETRIES: Duration = Duration::from_millis(200);
 /// Time between a failure and the next attempt to attach.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Log lines an hour that a guest may cause.
@@ -59,6 +62,7 @@ pub fn be_introspector() -> Result<()> {
         common: Common { prefixes: Arc::new(Prefixes::start(&directory)), known: Arc::default() },
         workers: BTreeMap::new(),
         ending: Vec::new(),
+        stuck: None,
     };
     let ended = all.run();
     all.end();
@@ -86,8 +90,26 @@ struct Introspector {
     parent: Parent,
     common: Common,
     workers: BTreeMap<u64, Worker>,
-    /// Threads of ended sessions, whose trap points may still be in place, with their processes.
-    ending: Vec<(u32, JoinHandle<()>)>,
+    /// Threads of ended sessions, whose trap points may still be in place.
+    ending: Vec<Ending>,
+    /// The processes whose trap points cannot be removed, as the daemon has heard; `None` if it has heard
+    /// nothing yet.
+    stuck: Option<Vec<(u32, String)>>,
+}
+
+/// A session that was told to end.
+struct Ending {
+    number: u64,
+    pid: u32,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Ending {
+    /// Nothing of it is in the guest's code, and nothing gets there any more.
+    fn is_over(&self) -> bool {
+        self.thread.is_finished() || self.shared.lock().searches
+    }
 }
 
 /// One session: its thread, and what the daemon has heard of it.
@@ -105,7 +127,12 @@ impl Introspector {
     /// Until the daemon ends.
     fn run(&mut self) -> Result<()> {
         loop {
-            let timeout = (!self.workers.is_empty()).then_some(PUMP);
+            // First of all what an earlier introspector has left.
+            self.tell_of_ended()?;
+            let is_busy = !(self.workers.is_empty() && self.ending.is_empty());
+            let is_stuck = self.stuck.as_ref().is_some_and(|stuck| !stuck.is_empty());
+            let retries = is_stuck.then_some(RETRIES);
+            let timeout = if is_busy { Some(PUMP) } else { retries };
             let mut fds = [PollFd::readable(self.parent.fd())];
             wait(&mut fds, timeout).context("poll failed")?;
             let ready = fds[0].ready();
@@ -116,7 +143,6 @@ impl Introspector {
                     tracing::error!("introspection: {error:#}");
                 }
             }
-            self.ending.retain(|(_, thread)| !thread.is_finished());
             for (number, worker) in &mut self.workers {
                 worker.report(*number, &self.parent)?;
             }
@@ -133,8 +159,8 @@ impl Introspector {
                 let rules = asked.reserve.as_ref().map(rules);
                 let pid = target.process.pid();
                 // Of an earlier session of the same VM, which may still have trap points in place.
-                let is_its = |(of, _): &mut (u32, JoinHandle<()>)| *of == pid;
-                let former = self.ending.extract_if(.., is_its).map(|(_, thread)| thread).collect();
+                let is_its = |of: &mut Ending| of.pid == pid;
+                let former = self.ending.extract_if(.., is_its).map(|of| of.thread).collect();
                 let worker = Worker::start(target, rules, self.common.clone(), former)?;
                 self.workers.insert(number, worker);
             }
@@ -144,23 +170,57 @@ impl Introspector {
                     (told.reset, told.was_reset) = (true, true);
                 }
             }
-            Order::Detach { number } => {
-                if let Some(worker) = self.workers.remove(&number) {
-                    worker.shared.lock().ended = true;
-                    self.ending.push((worker.pid, worker.thread));
+            Order::Detach { number } => match self.workers.remove(&number) {
+                Some(Worker { pid, shared, thread, .. }) => {
+                    shared.lock().ended = true;
+                    self.ending.push(Ending { number, pid, shared, thread });
                 }
-            }
+                // Of an introspector before this one. What it left in the guest was removed at the
+                // start.
+                None => {
+                    self.tell_of_stuck()?;
+                    self.parent.send(&Report { number, news: News::Ended }.to_bytes())?;
+                }
+            },
         }
         Ok(())
     }
 
-    /// Waits until no trap is left in any guest.
-    fn end(self) {
-        for worker in self.workers.values() {
-            worker.shared.lock().ended = true;
+    /// Tries again what could not be removed, and tells which sessions have ended.
+    fn tell_of_ended(&mut self) -> Result<()> {
+        self.common.prefixes.try_again(monotonic());
+        let ended: Vec<_> = self.ending.extract_if(.., |of| of.is_over()).collect();
+        // First what is left of them.
+        self.tell_of_stuck()?;
+        for Ending { number, .. } in ended {
+            self.parent.send(&Report { number, news: News::Ended }.to_bytes())?;
         }
-        let threads = self.workers.into_values().map(|worker| worker.thread);
-        for thread in threads.chain(self.ending.into_iter().map(|(_, thread)| thread)) {
+        Ok(())
+    }
+
+    fn tell_of_stuck(&mut self) -> Result<()> {
+        let stuck = bounded(self.common.prefixes.stuck());
+        if self.stuck.as_ref() != Some(&stuck) {
+            self.stuck = Some(stuck.clone());
+            self.parent.send(&Report { number: 0, news: News::Stuck(stuck) }.to_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no trap is left in any guest. Threads that still look for a kernel have none in any,
+    /// and end with this process.
+    fn end(self) {
+        let mut threads = Vec::new();
+        for worker in self.workers.into_values() {
+            let mut told = worker.shared.lock();
+            told.ended = true;
+            if !told.searches {
+                drop(told);
+                threads.push(worker.thread);
+            }
+        }
+        let ending = self.ending.into_iter().filter(|of| !of.is_over());
+        for thread in threads.into_iter().chain(ending.map(|of| of.thread)) {
             // A thread that panicked has already removed its traps while unwinding.
             let _ = thread.join();
         }
@@ -201,6 +261,7 @@ impl Worker {
                 guest: told.guest.clone(),
                 dropped: told.dropped,
                 senseless: told.senseless,
+                uncounted: told.uncounted,
             };
             let state = state.bounded();
             if state != self.said {
@@ -241,7 +302,16 @@ impl Worker {
 /// A session's thread: attaches again and again until it is ended.
 fn follow(target: &Target, common: &Common, shared: &Shared, rules: Option<&Rules>) {
     let mut budget = Budget::hourly(LINES);
+    let mut searching = Searching::new(monotonic(), shared.lock().searched);
+    let mut last = String::new();
     while !shared.lock().ended && target.process.is_running() {
+        let searched = shared.lock().searched;
+        if let Some(pause) = searching.pause(monotonic(), searched) {
+            let text = format!("{last}; its memory is searched again in {} s", pause.as_secs() + 1);
+            shared.lock().problem = Some(text);
+            std::thread::sleep(RETRY_INTERVAL);
+            continue;
+        }
         shared.lock().reset = false;
         let ended = watch(target, common, shared, rules);
         let mut told = shared.lock();
@@ -251,9 +321,10 @@ fn follow(target: &Target, common: &Common, shared: &Shared, rules: Option<&Rule
         told.need = Some((Need::Nothing, None));
         if let Err(error) = ended {
             let text = format!("{error:#}");
-            if told.problem.as_ref() != Some(&text) && budget.take(monotonic()) {
+            if last != text && budget.take(monotonic()) {
                 tracing::info!("introspection of process {}: {text}", target.process.pid());
             }
+            last.clone_from(&text);
             told.problem = Some(text);
             drop(told);
             std::thread::sleep(RETRY_INTERVAL);

@@ -45,7 +45,8 @@ pub struct Kvm {
     traps: Option<GuestTraps>,
     patches: Vec<Patch>,
     look_at: Duration,
-    left_out: u64,
+    /// `None` where the kernel does not count what it skips.
+    left_out: Option<u64>,
 }
 
 /// A VM, and the location of its memory.
@@ -85,7 +86,7 @@ impl Kvm {
             }
         };
         // KVM stamps events in ticks of the guest's counter.
-        let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mapping| mapping.ratio());
+        let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mut kvm| kvm.ratio());
         let ratio = ratio.context("the rate of the guest's counter, which events' times need")?;
         let seen = Vm {
             pid: vm.process.pid(),
@@ -107,7 +108,7 @@ impl Kvm {
             traps: None,
             patches: Vec::new(),
             look_at: Duration::ZERO,
-            left_out: 0,
+            left_out: Some(0),
         };
         Ok((this, sites, ratio))
     }
@@ -161,7 +162,7 @@ impl Link for Kvm {
             if looks {
                 self.left_out = traps.left_out();
             }
-            let dropped = traps.dropped().saturating_add(self.left_out);
+            let dropped = traps.dropped().saturating_add(self.left_out.unwrap_or(0));
             actions.extend(backend.handle(Input::Dropped(dropped), monotonic()));
         }
         if looks {
@@ -172,6 +173,10 @@ impl Link for Kvm {
             }
         }
         Ok(actions)
+    }
+
+    fn counts_losses(&self) -> bool {
+        self.left_out.is_some()
     }
 
     fn act(&mut self, action: Action, backend: &mut dyn Backend) -> Result<Vec<Action>> {

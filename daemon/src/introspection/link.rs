@@ -10,6 +10,11 @@ pub trait Link {
     /// When the link is lost; all trap points are then removed.
     fn turn(&mut self, backend: &mut dyn Backend) -> Result<Vec<Action>>;
 
+    /// Whether every event that is lost is counted as dropped.
+    fn counts_losses(&self) -> bool {
+        true
+    }
+
     /// Carries out an action of the backend: sends bytes, or changes the guest's code.
     ///
     /// # Errors

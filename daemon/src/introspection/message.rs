@@ -17,6 +17,9 @@ use crate::config::KvmChoice;
 
 /// The longest text of a problem or a name, bytes.
 const TEXT: usize = 2000;
+/// The most processes of one message, and the longest text of each, bytes.
+const MOST_STUCK: usize = 1000;
+const STUCK_TEXT: usize = 100;
 /// Tasks or events of one message: well below [`LONGEST`], however long each is.
 pub const PART_BYTES: usize = LONGEST / 2;
 
@@ -51,6 +54,10 @@ pub enum News {
     Need { need: NeedSaid, asked: Option<u64> },
     /// Pause the VM for a moment.
     Pause,
+    /// The session was told to end and has: its trap points are out, unless its process is stuck.
+    Ended,
+    /// The processes whose trap points cannot be removed, and why; of no session.
+    Stuck(Vec<(u32, String)>),
     /// Events, and how many were forgotten before them.
     Events { forgotten: u64, events: Vec<Value> },
 }
@@ -64,6 +71,7 @@ pub struct State {
     pub guest: Option<String>,
     pub dropped: u64,
     pub senseless: u64,
+    pub uncounted: bool,
 }
 
 /// A [`Need`] on its way.
@@ -85,6 +93,11 @@ impl Report {
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
+}
+
+/// A list of [`News::Stuck`] with texts of a bounded length.
+pub fn bounded(stuck: Vec<(u32, String)>) -> Vec<(u32, String)> {
+    stuck.into_iter().take(MOST_STUCK).map(|(pid, why)| (pid, cut_to(why, STUCK_TEXT))).collect()
 }
 
 impl State {
@@ -124,9 +137,13 @@ impl From<NeedSaid> for Need {
     }
 }
 
-fn cut(mut text: String) -> String {
-    if text.len() > TEXT {
-        let end = (0..=TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+fn cut(text: String) -> String {
+    cut_to(text, TEXT)
+}
+
+fn cut_to(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }

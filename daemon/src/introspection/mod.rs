@@ -13,6 +13,7 @@
 //! | `shared.rs` | the state that such a thread shares with the main thread |
 //! | `watch.rs` | one attachment: a backend, and the loop that drives it over a link |
 //! | `probe.rs` | finds the kernel that runs in a VM |
+//! | `searching.rs` | how often a guest's memory may be searched |
 //! | `known.rs` | kernels found by earlier attachments |
 //! | `link.rs` | the interface of a link |
 //! | `socket.rs` | the link to QEMU's plugin or to its gdb stub |
@@ -29,13 +30,14 @@ mod message;
 mod need;
 mod probe;
 mod process;
+mod searching;
 mod session;
 mod shared;
 mod socket;
 mod target;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -45,14 +47,14 @@ use timevisor_introspection::backend::choice::NoBackend;
 use timevisor_introspection::backend::kvm::patch_journal;
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
-    ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserved, IntrospectTrace, IntrospectVm,
-    Introspections, Response,
+    ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserved, IntrospectRow, IntrospectState,
+    IntrospectTrace, IntrospectVm, Introspections, Response,
 };
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
 pub use self::introspector::be_introspector;
-use self::message::Order;
+use self::message::{News, Order, Report, bounded};
 use self::need::Need;
 use self::process::{Heard, Introspector};
 use self::session::Session;
@@ -63,6 +65,8 @@ use crate::report::error_response;
 use crate::reservations::Reservations;
 use crate::vms::Vms;
 
+/// Why a VM must not migrate.
+const STUCK: &str = "trap points of an earlier session cannot be removed from its code";
 /// How often sessions are looked after without a report.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
 
@@ -71,6 +75,10 @@ pub struct Introspection {
     /// How guests under KVM are trapped when the user names no backend.
     automatic: KvmChoice,
     sessions: BTreeMap<String, Session>,
+    /// The processes whose trap points cannot be removed, and why.
+    stuck: BTreeMap<u32, String>,
+    /// The VMs without a session that must not migrate because of that.
+    held: BTreeSet<String>,
     /// The number of the next session.
     number: u64,
     next: Duration,
@@ -81,15 +89,21 @@ impl Introspection {
     /// introspector that is started for it.
     pub fn start(directory: &Path, config: &IntrospectionConfig) -> Self {
         let mut introspector = Introspector::new(directory.to_owned());
-        if patch_journal::file(directory).exists()
+        let journal = patch_journal::file(directory);
+        if journal.exists()
             && let Err(error) = introspector.start()
         {
             tracing::error!("no introspector to remove trap points of an earlier daemon: {error}");
         }
+        // Until the introspector says what is left of them.
+        let left = journal.read().unwrap_or_default().vms.into_iter();
+        let stuck = left.map(|of| (of.pid, "they are being removed".to_owned())).collect();
         Self {
             introspector,
             automatic: config.kvm,
             sessions: BTreeMap::new(),
+            stuck,
+            held: BTreeSet::new(),
             number: 0,
             next: Duration::ZERO,
         }
@@ -101,7 +115,8 @@ impl Introspection {
     }
 
     pub fn poll_at(&self) -> Duration {
-        if self.sessions.is_empty() { Duration::MAX } else { self.next }
+        let is_idle = self.sessions.is_empty() && self.stuck.is_empty();
+        if is_idle { Duration::MAX } else { self.next }
     }
 
     /// Becomes readable when the introspector has something to report.
@@ -120,10 +135,7 @@ impl Introspection {
         match self.introspector.receive(now) {
             Heard::Reports(reports) => {
                 for report in reports {
-                    let of = self.sessions.values_mut().find(|s| s.number == report.number);
-                    // Of a session that was detached meanwhile.
-                    let Some(session) = of else { continue };
-                    session.hear(report.news);
+                    self.hear(report, vms);
                 }
             }
             Heard::Lost => {
@@ -133,6 +145,43 @@ impl Introspection {
             }
         }
         self.on_timer(now, vms, reservations, clock);
+    }
+
+    fn hear(&mut self, report: Report, vms: &mut Vms) {
+        match report.news {
+            News::Stuck(stuck) => self.stuck = bounded(stuck).into_iter().collect(),
+            News::Ended => {
+                let is_it = |s: &Session| s.ending && s.number == report.number;
+                let ended: Vec<_> = self.sessions.extract_if(.., |_, s| is_it(s)).collect();
+                for (vm, _) in ended {
+                    vms.hold(&vm, None);
+                    tracing::info!("VM {vm}: introspection has ended");
+                }
+            }
+            news => {
+                // Others are of a session whose VM has ended.
+                let of = self.sessions.values_mut().find(|s| s.number == report.number);
+                if let Some(session) = of {
+                    session.hear(news);
+                }
+            }
+        }
+    }
+
+    /// A VM whose trap points could not be removed must not migrate: its code would go along.
+    fn hold_stuck(&mut self, vms: &mut Vms) {
+        let stuck = |vm: &str| {
+            let pid = vms.process(vm).map(|process| process.pid());
+            pid.is_some_and(|pid| self.stuck.contains_key(&pid)) && !self.sessions.contains_key(vm)
+        };
+        let held: BTreeSet<_> = vms.names().filter(|vm| stuck(vm)).map(str::to_owned).collect();
+        for vm in self.held.difference(&held).filter(|vm| !self.sessions.contains_key(*vm)) {
+            vms.hold(vm, None);
+        }
+        for vm in &held {
+            vms.hold(vm, Some(STUCK));
+        }
+        self.held = held;
     }
 
     /// Pauses VMs at their sessions' request, reserves what their tasks need, drops the sessions of
@@ -145,6 +194,7 @@ impl Introspection {
         clock: &HostClock,
     ) {
         self.next = now + INTERVAL;
+        self.hold_stuck(vms);
         let introspector = &mut self.introspector;
         introspector.flush();
         self.sessions.retain(|vm, session| {
@@ -155,15 +205,19 @@ impl Introspection {
             }
             stays
         });
-        let down = !self.sessions.is_empty() && !self.introspector.is_running();
+        let has_work = !(self.sessions.is_empty() && self.stuck.is_empty());
+        let down = has_work && !self.introspector.is_running();
         if down && now >= self.introspector.not_before() {
             self.begin_again();
         }
         for (vm, session) in &mut self.sessions {
+            vms.hold(vm, session.holds());
+            if session.ending {
+                continue;
+            }
             if session.set_resets(vms.resets(vm)) {
                 self.introspector.tell(&Order::Reset { number: session.number });
             }
-            vms.hold(vm, session.holds());
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
@@ -180,12 +234,17 @@ impl Introspection {
             return;
         }
         for session in self.sessions.values() {
-            self.introspector.tell(&attach_order(session, self.automatic));
+            let order = if session.ending {
+                Order::Detach { number: session.number }
+            } else {
+                attach_order(session, self.automatic)
+            };
+            self.introspector.tell(&order);
         }
     }
 
     /// Answers `introspect_attach`.
-    pub fn attach(&mut self, asked: &IntrospectAttach, vms: &Vms) -> Response {
+    pub fn attach(&mut self, asked: &IntrospectAttach, vms: &mut Vms) -> Response {
         let Some(qemu) = vms.qemu(&asked.vm) else {
             let text = format!("there is no VM {}", asked.vm);
             return error_response(ErrorCode::NotFound, &text, "see `timevisor vm list`");
@@ -194,12 +253,25 @@ impl Introspection {
             let text = "the image's path is not absolute";
             return error_response(ErrorCode::BadRequest, text, "give the path from / on");
         }
+        let stuck = self.stuck.get(&qemu.process.pid());
         if let Some(session) = self.sessions.get(&asked.vm) {
+            if session.ending {
+                let text = format!("VM {} is being detached", asked.vm);
+                return error_response(
+                    ErrorCode::AlreadyExists,
+                    &text,
+                    "attach it again after that",
+                );
+            }
             if !session.is_as(asked) {
                 let text = format!("VM {} is introspected already, in another way", asked.vm);
                 let step = "`timevisor introspect detach VM` first";
                 return error_response(ErrorCode::AlreadyExists, &text, step);
             }
+        } else if let Some(why) = stuck {
+            let text = format!("VM {}: {STUCK}: {why}", asked.vm);
+            let step = "timevisord tries again; see `timevisor introspect list`";
+            return error_response(ErrorCode::Unavailable, &text, step);
         } else {
             let target = match Target::new(qemu, asked.backend, self.automatic) {
                 Ok(target) => target,
@@ -207,6 +279,11 @@ impl Introspection {
                     return error_response(ErrorCode::Unsupported, &problem, next_step);
                 }
             };
+            if target.choice.holds().is_some() && vms.migrates(&asked.vm) {
+                let text = format!("VM {} is on its way to another host", asked.vm);
+                let step = "attach it there, or here once the migration is over";
+                return error_response(ErrorCode::Unavailable, &text, step);
+            }
             if let Err(error) = self.introspector.start() {
                 let text = format!("no process for it: {error}");
                 return error_response(ErrorCode::Internal, &text, "try again");
@@ -215,6 +292,8 @@ impl Introspection {
             let resets = vms.resets(&asked.vm);
             let session =
                 Session::new(self.number, qemu.clone(), asked.clone(), target.choice, resets);
+            // Before anything is in its code.
+            vms.hold(&asked.vm, session.holds());
             self.introspector.tell(&attach_order(&session, self.automatic));
             tracing::info!("VM {}: introspection has begun", asked.vm);
             self.sessions.insert(asked.vm.clone(), session);
@@ -222,30 +301,50 @@ impl Introspection {
         self.list()
     }
 
-    /// Answers `introspect_detach`: the introspector removes the trap points.
+    /// Answers `introspect_detach`: the introspector removes the trap points. Until they are out the VM
+    /// is listed as `detaching`, and must not migrate.
     pub fn detach(
         &mut self,
         asked: &IntrospectVm,
         vms: &mut Vms,
         reservations: &mut Reservations,
     ) -> Response {
-        let Some(session) = self.sessions.remove(&asked.vm) else {
-            return not_introspected(&asked.vm);
+        let Some(session) = self.sessions.get_mut(&asked.vm) else {
+            return if self.held.contains(&asked.vm) {
+                self.list()
+            } else {
+                not_introspected(&asked.vm)
+            };
         };
+        if std::mem::replace(&mut session.ending, true) {
+            return self.list();
+        }
         if session.sharing().is_some()
             && let Err(error) = reservations.follow_guest(&asked.vm, None, vms)
         {
             tracing::warn!("VM {}: its reservation stays: {}", asked.vm, error.message);
         }
-        vms.hold(&asked.vm, None);
         self.introspector.tell(&Order::Detach { number: session.number });
-        tracing::info!("VM {}: introspection has ended", asked.vm);
         self.list()
     }
 
     /// Answers `introspect_list`.
     pub fn list(&self) -> Response {
-        let vms = self.sessions.iter().map(|(vm, session)| session.row(vm)).collect();
+        let vms = self.sessions.iter().map(|(vm, session)| {
+            let stuck = self.stuck.get(&session.qemu.process.pid()).filter(|_| session.ending);
+            let row = session.row(vm);
+            IntrospectRow { problem: stuck.cloned().or(row.problem), ..row }
+        });
+        let held = self.held.iter().map(|vm| IntrospectRow {
+            vm: vm.clone(),
+            backend: "kvm".to_owned(),
+            reason: STUCK.to_owned(),
+            state: IntrospectState::Detaching,
+            problem: Some("timevisord tries again, and its log says why".to_owned()),
+            ..IntrospectRow::default()
+        });
+        let mut vms: Vec<_> = vms.chain(held).collect();
+        vms.sort_by(|a, b| a.vm.cmp(&b.vm));
         Response::Introspections(Introspections { vms })
     }
 

@@ -36,6 +36,8 @@ pub struct Session {
     /// Number of resets of the VM so far.
     resets: u64,
     pub follow: Follow<Need>,
+    /// It was told to end; its trap points may still be in place.
+    pub ending: bool,
     /// How many lines the guest's tasks may still cause.
     pub told: Budget,
 }
@@ -61,6 +63,7 @@ impl Session {
             reserved: IntrospectReserved::default(),
             resets,
             follow: Follow::default(),
+            ending: false,
             told: Budget::hourly(LINES),
         }
     }
@@ -78,6 +81,8 @@ impl Session {
             }
             News::Need { need, asked } => self.need = Some((need.into(), asked)),
             News::Pause => self.pause = true,
+            // Of the introspection, and not of a session.
+            News::Ended | News::Stuck(_) => {}
             News::Events { forgotten, events } => {
                 self.history.skip(forgotten);
                 events.into_iter().for_each(|event| self.history.push(event));
@@ -136,6 +141,7 @@ impl Session {
             backend: backend.to_owned(),
             reason: reason.to_owned(),
             state: match self.state.attached {
+                _ if self.ending => IntrospectState::Detaching,
                 Some(_) => IntrospectState::Attached,
                 None => IntrospectState::Waiting,
             },
@@ -144,6 +150,7 @@ impl Session {
             points: self.state.attached.unwrap_or(0),
             events: self.history.count(),
             dropped: self.state.dropped,
+            losses_not_counted: self.state.uncounted,
             senseless: self.state.senseless,
             reserved: self.asked.reserve.as_ref().map(|_| self.reserved.clone()),
             tasks: self.tasks.clone(),

@@ -16,7 +16,7 @@ use timevisor_introspection::os::pulse::{Pulse, Sign};
 use timevisor_introspection::tasks::demand::demand;
 use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
 use timevisor_introspection::tasks::report::Report;
-use timevisor_linux::clock::monotonic;
+use timevisor_linux::clock::{monotonic, thread_cpu_time};
 use timevisor_time::Duration;
 
 use super::known::Kept;
@@ -24,6 +24,7 @@ use super::kvm::{self, Where};
 use super::link::Link;
 use super::need::{Need, Rules, need};
 use super::probe::{Found, another_runs, probe, surely_runs};
+use super::searching::Searching;
 use super::shared::Shared;
 use super::socket::Socket;
 use super::target::{Common, Target};
@@ -44,7 +45,11 @@ pub fn watch(
     shared: &Shared,
     rules: Option<&Rules>,
 ) -> Result<()> {
-    let Found { mut guest_os, memory, base, is_only, mut layout } = probe(target, common, shared)?;
+    shared.search();
+    let before = thread_cpu_time();
+    let found = probe(target, common, shared);
+    ensure!(shared.has_found(thread_cpu_time() - before), "the session was ended");
+    let Found { mut guest_os, memory, base, is_only, mut layout } = found?;
     if target.every_system_call {
         let needs_slot = matches!(target.choice, Choice::Kvm { .. });
         guest_os.every_system_call(needs_slot).map_err(anyhow::Error::msg)?;
@@ -63,6 +68,7 @@ pub fn watch(
         dropped_before,
         report: Report::default(),
         pulse: Pulse::default(),
+        searching: Searching::new(monotonic(), shared.lock().searched),
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
     watch.act(hello)?;
@@ -129,11 +135,13 @@ struct Watch<'a> {
     dropped_before: u64,
     report: Report,
     pulse: Pulse,
+    searching: Searching,
 }
 
 impl Watch<'_> {
     fn turn(&mut self) -> Result<()> {
         let actions = self.link.turn(&mut *self.backend)?;
+        self.shared.lock().uncounted = !self.link.counts_losses();
         self.act(actions)?;
         self.report_tasks(monotonic());
         Ok(())
@@ -151,7 +159,18 @@ impl Watch<'_> {
             Sign::Restarted => bail!("the guest's kernel has restarted, or is gone"),
             // Skipped if the user named an image: memory alone does not show which program runs.
             Sign::Silent if target.image.is_none() => {
-                if let Some(other) = another_runs(&*self.guest_os, &self.memory) {
+                // A guest can fall silent again and again.
+                let searched = self.shared.lock().searched;
+                if self.searching.pause(now, searched).is_some() {
+                    return Ok(());
+                }
+                let before = thread_cpu_time();
+                let other = another_runs(&*self.guest_os, &self.memory);
+                let took = thread_cpu_time() - before;
+                let mut told = self.shared.lock();
+                told.searched += took;
+                drop(told);
+                if let Some(other) = other {
                     bail!("another kernel runs in the guest now, {other}: a kexec?");
                 }
             }

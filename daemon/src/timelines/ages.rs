@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use timevisor_clock_page::Lines;
+use timevisor_clock_page::{Lines, NotedBirth};
 use timevisor_estimate::RateLimits;
 use timevisor_host_clock::age::Moment;
 use timevisor_host_clock::{Age, Publication};
@@ -30,17 +30,16 @@ impl Ages {
             std::iter::once(Owner::Host).chain(vms.present().map(Owner::vm)).collect();
         self.ages.retain(|owner, _| owners.contains(owner));
         for owner in owners {
-            let (arrivals, found) = match &owner {
-                Owner::Host => (0, clock.birth()),
-                Owner::Vm(name) => vms.birth(name),
-            };
+            let (arrivals, found) = found(&owner, clock, vms);
             let age = self.ages.entry(owner.clone()).or_default();
-            let Some(born) = age.update(&moment, arrivals, found) else { continue };
-            match &owner {
-                Owner::Host => clock.set_birth(&born),
-                Owner::Vm(name) => vms.set_birth(name, &born),
-            }
+            note(&owner, age.update(&moment, arrivals, found), clock, vms);
         }
+    }
+
+    /// Somebody is going to read an owner's age.
+    pub fn before_reading(&self, owner: &Owner, clock: &HostClock, vms: &Vms) {
+        let Some(age) = self.ages.get(owner) else { return };
+        note(owner, age.before_reading(found(owner, clock, vms).1), clock, vms);
     }
 
     /// Handles a disturbance of the counter: ages continue from the birth instants once the time is
@@ -56,5 +55,21 @@ impl Ages {
             return (None, 0);
         };
         age.lines(moment)
+    }
+}
+
+/// How often an owner came from another host, and what its page says of its birth.
+fn found(owner: &Owner, clock: &HostClock, vms: &Vms) -> (u64, NotedBirth) {
+    match owner {
+        Owner::Host => (0, clock.birth()),
+        Owner::Vm(name) => vms.birth(name),
+    }
+}
+
+fn note(owner: &Owner, birth: Option<NotedBirth>, clock: &HostClock, vms: &Vms) {
+    match (owner, birth) {
+        (_, None) => {}
+        (Owner::Host, Some(birth)) => clock.set_birth(birth),
+        (Owner::Vm(name), Some(birth)) => vms.set_birth(name, birth),
     }
 }

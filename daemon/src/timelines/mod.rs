@@ -234,6 +234,9 @@ impl Timelines {
             if pages.len() <= page {
                 pages.resize(page + 1, Vec::new());
             }
+            if entry.source == Source::Elapsed {
+                self.ages.before_reading(owner, clock, vms);
+            }
             pages[page].push(entries::entry(&self.clocks, &entry, self.ages.lines(owner)));
         }
         match owner {

@@ -1,10 +1,11 @@
 //! How a VM comes to be served: found, added by root, or known from an earlier daemon.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use timevisor_clock_page::NotedBirth;
 use timevisor_guests::Vm;
 use timevisor_guests::delivery::{
-    DeliveryError, IvshmemPage, NvdimmPage, PageDelivery, VmclockDevice,
+    DeliveryError, DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, VmclockDevice,
 };
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::vm::AttachError;
@@ -16,7 +17,8 @@ use timevisor_time::Duration;
 use super::host_cpu_time::Threads;
 use super::monitor::{Connected, Wanted};
 use super::questions::About;
-use super::{Served, Vms, host_identity, host_update, owners, timescale};
+use super::requests::birth_of;
+use super::{RECONNECT, Reconnect, Served, Vms, host_identity, host_update, owners, timescale};
 use crate::announce::Budget;
 use crate::clock::HostClock;
 
@@ -36,14 +38,23 @@ impl Vms {
                     continue;
                 }
             };
-            let monitor = entry.qmp.as_deref().and_then(|path| listening(path, entry.pid).ok());
+            let wanted = Wanted { resume: entry.resume, awaited: None };
+            let connect = |path: &PathBuf| Connected::connect_to(path, entry.pid, wanted.clone());
+            let monitor = entry.qmp.as_ref().and_then(|path| connect(path).ok());
             let user = process.users().map_or(u32::MAX, |users| users.real);
             let qemu = self.helpers.examine_now(user, process, AT_START);
             let resumed = qemu.map_err(anyhow::Error::msg).and_then(|qemu| {
                 self.judge_again(&entry.name, entry.added, &qemu)?;
                 let index =
                     self.attach(qemu, &entry.name, entry.time_type, monitor, clock, Again::Yes)?;
-                self.served[index].added = entry.added;
+                let served = &mut self.served[index];
+                // Somebody else may hold the socket for a moment.
+                let lost = entry.qmp.filter(|_| served.monitor.is_none());
+                let since = monotonic();
+                let at = since + RECONNECT;
+                served.reconnect = lost.map(|path| Reconnect { path, since, at, wanted });
+                served.added = entry.added;
+                served.elapsed_since = entry.elapsed_since.map(birth_of);
                 Ok(())
             });
             match resumed {
@@ -115,10 +126,7 @@ impl Vms {
         monitor: Option<Connected>,
         clock: &HostClock,
     ) -> Result<usize, AttachError> {
-        let index = self.attach(qemu, name, time_type, monitor, clock, Again::No)?;
-        // The birth in a page file belongs to the VM that used it before.
-        self.served[index].vm.set_birth(None);
-        Ok(index)
+        self.attach(qemu, name, time_type, monitor, clock, Again::No)
     }
 
     fn attach(
@@ -133,7 +141,8 @@ impl Vms {
         // We hold the lock of a prepared page; the VM takes it over.
         let pages = self.pages();
         let process = qemu.process;
-        self.prepared.release(pages.name_of(&qemu).as_deref().unwrap_or(name));
+        let folder = pages.name_of(&qemu).unwrap_or_else(|| name.to_owned());
+        self.prepared.release(&folder);
         let host = host_identity(clock);
         let nvdimm = NvdimmPage::new(self.page_directory());
         let ivshmem = IvshmemPage::new(self.page_directory());
@@ -151,13 +160,23 @@ impl Vms {
             }
             None => Vm::attach(qemu, name, scale, host, &deliveries)?,
         };
+        // A page file may carry the birth, and the timescale, of the VM that used it before.
+        let is_file = vm.delivery != DeliveryKind::Vmclock;
+        if is_file && self.prepared.becomes_the_page_of(&folder, &process) && again == Again::No {
+            vm.set_birth(NotedBirth::Nothing);
+            if vm.timescale() != scale && !vm.has_probed() {
+                vm.change_timescale(scale, host);
+            }
+        }
+        self.lives += 1;
         vm.look();
         let mut served = Served {
             vm,
             monitor: None,
             reconnect: None,
-            time_type,
             elapsed_since: None,
+            life: self.lives,
+            ask_at: Duration::ZERO,
             eager_until: Duration::ZERO,
             replaced: 0,
             resets: 0,

@@ -4,15 +4,14 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 
-use timevisor_clock_page::Counter;
-use timevisor_estimate::Birth;
+use timevisor_clock_page::{Counter, NotedBirth};
 use timevisor_guests::entries::TimelineEntry;
 use timevisor_guests::qemu::Qemu;
 use timevisor_guests::transit::Transit;
 use timevisor_guests::vcpus::Vcpu;
 use timevisor_linux::process::Process;
 use timevisor_linux::{descriptors, peer};
-use timevisor_protocols::control::TimeType;
+use timevisor_time::TimescaleId;
 use timevisor_timelines::Scale;
 
 use super::{RESERVED_DESCRIPTORS, Served, Vms};
@@ -25,8 +24,8 @@ impl Vms {
 
     /// The timescale of a VM's own clock.
     pub fn scale(&self, name: &str) -> Scale {
-        match self.named(name).map(|served| served.time_type) {
-            Some(TimeType::Utc) => Scale::Utc,
+        match self.named(name).map(|served| served.vm.timescale()) {
+            Some(TimescaleId::Utc) => Scale::Utc,
             _ => Scale::Tai,
         }
     }
@@ -47,11 +46,17 @@ impl Vms {
     }
 
     /// Sets or clears the reason why a VM must not leave this host. While it is set, migrations
-    /// that others start are cancelled.
+    /// that others start are cancelled, and so is one that is under way.
     pub fn hold(&mut self, name: &str, why: Option<&'static str>) {
-        if let Some(served) = self.served.iter_mut().find(|served| served.vm.name == name) {
-            served.held = why;
-        }
+        let served = self.served.iter_mut().find(|served| served.vm.name == name);
+        let Some(served) = served.filter(|served| served.held != why) else { return };
+        served.held = why;
+        served.forbid_unsafe_move(&mut self.told);
+    }
+
+    /// Whether a VM is between two hosts.
+    pub fn migrates(&self, name: &str) -> bool {
+        self.named(name).is_some_and(|served| served.vm.transit().is_under_way())
     }
 
     /// Stops a running VM, and resumes it at once.
@@ -91,17 +96,17 @@ impl Vms {
         here.map(|served| served.vm.name.as_str())
     }
 
-    /// A VM's number of arrivals, and the birth instant on its page.
-    pub fn birth(&self, name: &str) -> (u64, Option<Birth>) {
-        let Some(served) = self.named(name) else { return (0, None) };
-        let birth = served.vm.birth().map(|(zero, within)| Birth { zero, within });
-        (served.vm.arrivals(), birth)
+    /// A number that changes when a VM arrives, and with another VM of this name; and what its page says
+    /// of its birth.
+    pub fn birth(&self, name: &str) -> (u64, NotedBirth) {
+        let of = |s: &Served| ((s.life << 32) + s.vm.arrivals(), s.vm.birth());
+        self.named(name).map_or((0, NotedBirth::Nothing), of)
     }
 
-    /// Stores the birth instant on a VM's page.
-    pub fn set_birth(&self, name: &str, birth: &Birth) {
+    /// Notes on a VM's page when it was born.
+    pub fn set_birth(&self, name: &str, birth: NotedBirth) {
         if let Some(served) = self.named(name) {
-            served.vm.set_birth(Some((birth.zero, birth.within)));
+            served.vm.set_birth(birth);
         }
     }
 

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::peer::{connect, peer_pid};
-use timevisor_protocols::qmp::{Command, CpuThread, News as Said, QueryStatus, VmEvent};
+use timevisor_protocols::qmp::{
+    Command, CpuThread, MigrationStatus, News as Said, QueryStatus, VmEvent,
+};
 use timevisor_time::Duration;
 
 use super::qmp::{Line, QmpHelpers};
@@ -23,6 +25,8 @@ pub enum News {
     Event(VmEvent),
     /// The answer to a status query.
     Status(QueryStatus),
+    /// How the latest migration stands, and why it failed.
+    Migration(MigrationStatus, Option<String>),
     /// A requested migration did not start, or failed, for this reason.
     NotMigrated(String),
     /// The connection cannot be used any more.
@@ -92,8 +96,6 @@ pub struct Monitor {
     immovable: Option<String>,
     /// `cont` was sent, and is not answered.
     resuming: bool,
-    /// A migration, or why one failed, was asked for and is not answered.
-    migrating: bool,
     /// QEMU has reported the state of the vCPUs, so it reports events too.
     ready: bool,
     /// What is odd about QEMU's answers, not yet taken.
@@ -111,7 +113,6 @@ impl Monitor {
             cpus: Vec::new(),
             immovable: None,
             resuming: false,
-            migrating: false,
             ready: false,
             remarks: Vec::new(),
             complain_at: Some(now + GREETING),
@@ -144,6 +145,11 @@ impl Monitor {
         &self.path
     }
 
+    /// The requests that are pending.
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
     /// Where to reconnect, and the requests that are still pending.
     pub fn into_wanted(self) -> (PathBuf, Wanted) {
         (self.path, self.wanted)
@@ -160,13 +166,13 @@ impl Monitor {
                 if event == VmEvent::Resume {
                     self.resumed();
                 }
-                self.migrating &= !matches!(event, VmEvent::Migration(_));
                 vec![News::Event(event)]
             }
             Said::Status(status) => {
                 self.ready = true;
                 vec![News::Status(status)]
             }
+            Said::Migration { status, why } => vec![News::Migration(status, why)],
             Said::Cpus(cpus) => {
                 self.cpus = cpus;
                 vec![]
@@ -179,12 +185,8 @@ impl Monitor {
                 self.wanted.awaited = None;
                 vec![]
             }
-            Said::Migrates => {
-                self.migrating = false;
-                vec![]
-            }
+            Said::Migrates => vec![],
             Said::NotMigrated(why) => {
-                self.migrating = false;
                 self.wanted.awaited = None;
                 vec![News::NotMigrated(why)]
             }
@@ -201,13 +203,8 @@ impl Monitor {
                 self.remark(&what);
                 vec![]
             }
-            Said::Lost(reason) => {
-                // It may have begun all the same: it is not asked for again, and events tell.
-                let failed = std::mem::take(&mut self.migrating).then(|| {
-                    News::NotMigrated(format!("the QMP connection was lost meanwhile: {reason}"))
-                });
-                failed.into_iter().chain([News::Lost(reason)]).collect()
-            }
+            // Whether a migration that was asked for has begun is asked at the next connection.
+            Said::Lost(reason) => vec![News::Lost(reason)],
         }
     }
 
@@ -223,6 +220,11 @@ impl Monitor {
     /// Asks for the state of the VM; the answer comes as [`News::Status`].
     pub fn ask_status(&mut self) {
         self.line.order(Command::AskStatus);
+    }
+
+    /// Asks how the latest migration stands; the answer comes as [`News::Migration`].
+    pub fn ask_migration(&mut self) {
+        self.line.order(Command::AskMigration);
     }
 
     /// Asks for the threads of the vCPUs. QEMU does not report when one is plugged or unplugged.
@@ -241,6 +243,14 @@ impl Monitor {
         self.wanted.resume = true;
         if self.ready {
             self.ask_status();
+        }
+    }
+
+    /// Takes over what was pending at another connection to the same VM.
+    pub fn take_over(&mut self, pending: Wanted) {
+        self.wanted.resume |= pending.resume;
+        if let (None, Some(uri)) = (&self.wanted.awaited, pending.awaited) {
+            self.await_migration(&uri);
         }
     }
 
@@ -281,7 +291,6 @@ impl Monitor {
 
     /// Migrates the VM to `uri`. Events report the outcome.
     pub fn migrate(&mut self, uri: &str) {
-        self.migrating = true;
         self.line.order(Command::Migrate(uri.to_owned()));
     }
 
@@ -298,7 +307,6 @@ impl Monitor {
 
     /// Asks why a migration failed.
     pub fn ask_why(&mut self) {
-        self.migrating = true;
         self.line.order(Command::AskWhy);
     }
 }
@@ -314,9 +322,11 @@ fn explain(path: &Path, error: io::Error) -> anyhow::Error {
 }
 
 #[cfg(test)]
+mod cut_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
-    use timevisor_protocols::qmp::{MigrationStatus, RunState};
+    use timevisor_protocols::qmp::RunState;
 
     fn monitor(wanted: Wanted) -> Monitor {
         Monitor::new(PathBuf::from("qmp"), Line::dead(1), wanted, Duration::ZERO)
@@ -360,20 +370,6 @@ mod tests {
             answer.map(|answer| monitor.take(answer));
             lost(&mut monitor);
             assert_eq!(monitor.into_wanted().1.awaited.is_none(), answered);
-        }
-    }
-
-    #[test]
-    fn a_migration_without_an_answer_has_failed_when_the_connection_is_lost() {
-        let began = VmEvent::Migration(MigrationStatus::Setup);
-        for answer in [None, Some(Said::Migrates), Some(Said::Event(began))] {
-            let mut monitor = monitor(Wanted::default());
-            monitor.migrate("tcp:b:1");
-            let answered = answer.is_some();
-            answer.map(|answer| monitor.take(answer));
-            let told = lost(&mut monitor);
-            assert_eq!(matches!(told[..], [News::NotMigrated(_), News::Lost(_)]), !answered);
-            assert!(matches!(told.last(), Some(News::Lost(_))));
         }
     }
 

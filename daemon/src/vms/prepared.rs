@@ -18,6 +18,7 @@ use timevisor_guests::delivery::PageFiles;
 use timevisor_guests::owner::Owner;
 use timevisor_guests::vm::{HostIdentity, identity};
 use timevisor_linux::page::WritePage;
+use timevisor_linux::process::Process;
 use timevisor_linux::state_file::{self, Readers};
 use timevisor_protocols::control::{TimeType, VmPrepare, request::check_name};
 
@@ -118,6 +119,8 @@ impl Prepared {
         self.held.remove(name);
         let pages = PageFiles::new(&self.directory);
         let mapping = pages.prepare(name)?;
+        // What it says of a birth is nobody's.
+        let _ = fs::remove_file(pages.folder(name)?.join(PROCESS));
         let writer = PageWriter::take_over(
             WritePage::new(mapping)?,
             identity(name, super::timescale(time_type), host),
@@ -145,6 +148,27 @@ impl Prepared {
         let folder = PageFiles::new(&self.directory).folder(name).ok()?;
         let note = state_file::read(&folder.join("time_type"), MOST_NOTE_BYTES).ok()?;
         serde_json::from_slice(&note).ok()
+    }
+
+    /// Notes that this process uses the page of a folder. Returns whether another one did before, whose
+    /// the content is: the note outlives the daemon.
+    pub fn becomes_the_page_of(&self, name: &str, process: &Process) -> bool {
+        let Ok(folder) = PageFiles::new(&self.directory).folder(name) else { return true };
+        let file = folder.join(PROCESS);
+        let is = process.started().map(|started| (process.pid(), started));
+        let note = state_file::read(&file, MOST_NOTE_BYTES).ok();
+        let noted: Option<(u32, u64)> = note.and_then(|note| serde_json::from_slice(&note).ok());
+        if noted.is_some() && noted == is {
+            return false;
+        }
+        let write = || {
+            let note = serde_json::to_vec(&is).map_err(io::Error::from)?;
+            state_file::write(&file, &note, Readers::Owner)
+        };
+        if let Err(error) = write() {
+            tracing::warn!("cannot note whose page this is in {}: {error}", file.display());
+        }
+        true
     }
 
     /// Removes a VM's files; returns false if there are none.
@@ -251,6 +275,8 @@ const DEFAULT_ADDRESS: u64 = 0x1_0000_0000;
 const MOST_NOTE_BYTES: u64 = 64;
 /// A request is a name, an address and some words.
 const MOST_MEMORY_BYTES: u64 = 4096;
+/// The file that says which process used the page last: its number and its start.
+const PROCESS: &str = "process";
 /// The file that says to whom the name of its folder belongs.
 const OWNER: &str = "owner";
 /// The folder for the sockets of a VM, its user's.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use timevisor_guests::owner::Owner;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::state_file::{self, MOST_BYTES, Readers};
-use timevisor_protocols::control::TimeType;
+use timevisor_protocols::control::{ElapsedSince, TimeType};
 
 use crate::announce::Budget;
 
@@ -23,6 +23,12 @@ pub struct Entry {
     pub start_time: u64,
     pub time_type: TimeType,
     pub qmp: Option<PathBuf>,
+    /// Root wants it to run as soon as its page is right.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume: bool,
+    /// From when its age goes on once it has arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_since: Option<ElapsedSince>,
     /// To whom the process belonged when root added it (`timevisor vm add`). Without it, discovery
     /// has found the VM, and its rules decide again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +107,8 @@ mod tests {
             start_time: 8,
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
+            resume: true,
+            elapsed_since: Some(ElapsedSince { tai_ns: 5, within_ns: 6 }),
             added: Some(Owner::user(4001)),
         };
         registry.write(vec![entry("web"), entry("db")]);
@@ -122,6 +130,8 @@ mod tests {
             start_time: 8,
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
+            resume: true,
+            elapsed_since: Some(ElapsedSince { tai_ns: 5, within_ns: 6 }),
             added: Some(Owner::user(4001)),
         };
         registry.write(vec![entry.clone()]);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use timevisor_clock_page::{Counter, CounterId, Notice as PageNotice};
+use timevisor_clock_page::{Counter, CounterId, NotedBirth, Notice as PageNotice};
 use timevisor_guests::delivery::DeliveryKind;
 use timevisor_guests::owner::{Owner, Source};
 use timevisor_guests::transit::Transit;
@@ -17,12 +17,12 @@ use timevisor_protocols::control::{
 };
 use timevisor_time::CounterRatio;
 
-use timevisor_time::{Duration, Instant, Tai, TimescaleId};
+use timevisor_time::{Duration, Instant};
 
 use super::monitor::{Connected, Monitor, Wanted};
 use super::prepared::Files;
 use super::retirement::Removed;
-use super::{Served, Vms, host_identity, timescale};
+use super::{Served, Vms, host_identity, time_type, timescale};
 use crate::clock::HostClock;
 use crate::notices::Notices;
 use crate::report::{error, error_response};
@@ -40,7 +40,11 @@ impl Vms {
 
     /// Answers `vm_add`.
     pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
-        let added = self.try_add(add, clock).and_then(|index| self.await_arrival(index, add));
+        let added = self.try_add(add, clock).and_then(|index| {
+            self.retype(index, add.time_type, clock)?;
+            self.take_birth(index, add.elapsed_since, add.incoming.is_some())?;
+            self.await_arrival(index, add)
+        });
         self.note();
         let pid = match added {
             Ok(index) => self.served[index].vm.qemu.process.pid(),
@@ -119,13 +123,24 @@ impl Vms {
             return Err(error(ErrorCode::AlreadyExists, text, "give --name with another name"));
         }
         if let Some(index) = known {
+            let served = &self.served[index];
+            let renamed = add.name.as_ref().is_some_and(|name| *name != served.vm.name);
+            if let Some(why) = served.held.filter(|_| renamed) {
+                let text = format!("VM {} keeps its name now: {why}", served.vm.name);
+                return Err(error(
+                    ErrorCode::Unavailable,
+                    text,
+                    "`timevisor introspect detach` it first",
+                ));
+            }
             self.served[index].added = owner.or(self.served[index].added);
-            return self.adopt(index, add, monitor, clock);
+            self.adopt(index, add, monitor);
+            return Ok(index);
         }
         self.removed.retain(|removed| !removed.is(pid));
         let prepared = self.prepared.time_type(&name);
-        let time_type =
-            add.time_type.or(prepared).unwrap_or_else(|| self.config.time_type_of(&name));
+        let configured = || self.config.time_type_of(&name);
+        let time_type = add.time_type.or(prepared).unwrap_or_else(configured);
         let index = self.attach_anew(qemu, &name, time_type, monitor, clock).map_err(|e| {
             let cause = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
             error(ErrorCode::Unsupported, format!("{e}{cause}"), "see `timevisor vm args --help`")
@@ -142,13 +157,7 @@ impl Vms {
 
     /// Handles a VM that discovery has found before this request. The request takes precedence
     /// where that is still possible.
-    fn adopt(
-        &mut self,
-        index: usize,
-        add: &VmAdd,
-        monitor: Option<Connected>,
-        clock: &HostClock,
-    ) -> Result<usize, ErrorBody> {
+    fn adopt(&mut self, index: usize, add: &VmAdd, monitor: Option<Connected>) {
         let served = &mut self.served[index];
         if let Some(name) = &add.name {
             served.vm.name.clone_from(name);
@@ -158,18 +167,68 @@ impl Vms {
         } else if let Some(known) = served.monitor.as_mut().filter(|_| add.resume) {
             known.want_resume();
         }
-        let Some(wanted) = add.time_type.filter(|wanted| *wanted != served.time_type) else {
-            return Ok(index);
-        };
-        if served.vm.mapping().is_some() {
-            let name = &served.vm.name;
-            let text = format!("VM {name} runs already, and its driver reads the time type once");
-            let step = "start it with -S, or set [guests.vm.NAME] time_type";
+    }
+
+    /// Puts a VM's page on the timescale that root wants, unless its driver has probed another one.
+    fn retype(
+        &mut self,
+        index: usize,
+        wanted: Option<TimeType>,
+        clock: &HostClock,
+    ) -> Result<(), ErrorBody> {
+        let vm = &mut self.served[index].vm;
+        let Some(wanted) = wanted.filter(|wanted| *wanted != time_type(vm)) else { return Ok(()) };
+        if vm.has_probed() {
+            let text =
+                format!("VM {} has run already, and its driver reads the time type once", vm.name);
+            let step = if vm.delivery == DeliveryKind::Vmclock {
+                "set [guests.vm.NAME] time_type, and start the VM again"
+            } else {
+                "stop it, `timevisor vm args --time-type` for it again, and start it"
+            };
             return Err(error(ErrorCode::AlreadyExists, text, step));
         }
-        served.vm.change_timescale(timescale(wanted), host_identity(clock));
-        served.time_type = wanted;
-        Ok(index)
+        vm.change_timescale(timescale(wanted), host_identity(clock));
+        Ok(())
+    }
+
+    /// Has a VM's age go on from where the other host says that it began, now or when it arrives.
+    fn take_birth(
+        &mut self,
+        index: usize,
+        since: Option<ElapsedSince>,
+        arrives: bool,
+    ) -> Result<(), ErrorBody> {
+        let Some(since) = since else { return Ok(()) };
+        let served = &mut self.served[index];
+        let birth = birth_of(since);
+        let refuse =
+            |code, text: &str| Err(error(code, text.to_owned(), "leave out --elapsed-since"));
+        if served.vm.delivery == DeliveryKind::Vmclock {
+            return refuse(
+                ErrorCode::BadRequest,
+                "QEMU's vmclock device brings the VM's age along",
+            );
+        }
+        if arrives || *served.vm.transit() == Transit::Incoming {
+            served.elapsed_since = Some(birth);
+            return Ok(());
+        }
+        if !served.vm.came_without_page() {
+            return refuse(
+                ErrorCode::BadRequest,
+                "the VM has begun on this host, and so has its age",
+            );
+        }
+        match served.vm.birth() {
+            known @ NotedBirth::At { .. } if known != birth => {
+                refuse(ErrorCode::AlreadyExists, "the VM's age is known already")
+            }
+            _ => {
+                served.vm.set_birth(birth);
+                Ok(())
+            }
+        }
     }
 
     /// Makes QEMU wait for a migration, and prepares the page for it.
@@ -180,17 +239,6 @@ impl Vms {
             let text = "only QMP can have a VM await a migration";
             return Err(error(ErrorCode::BadRequest, text, "give --qmp PATH too"));
         };
-        let travels = served.vm.delivery == DeliveryKind::Vmclock;
-        if travels && add.elapsed_since.is_some() {
-            let text = "QEMU's vmclock device brings the VM's age along";
-            return Err(error(ErrorCode::BadRequest, text, "leave out --elapsed-since"));
-        }
-        served.elapsed_since = add.elapsed_since.map(|since| {
-            (
-                Instant::from_unix_nanos(i128::from(since.tai_ns)),
-                Duration::from_nanos(since.within_ns),
-            )
-        });
         monitor.await_migration(uri);
         Ok(index)
     }
@@ -427,8 +475,19 @@ impl Vms {
     }
 }
 
-fn elapsed_since((zero, within): (Instant<Tai>, Duration)) -> ElapsedSince {
-    ElapsedSince { tai_ns: zero.floor_nanos(), within_ns: within.ceil_nanos().saturating_add(1) }
+/// What `vm list` says of a birth, for another host.
+pub(super) fn elapsed_since(birth: NotedBirth) -> Option<ElapsedSince> {
+    let NotedBirth::At { zero, within } = birth else { return None };
+    let within_ns = within.ceil_nanos().saturating_add(1);
+    Some(ElapsedSince { tai_ns: zero.floor_nanos(), within_ns })
+}
+
+/// What another host has said.
+pub(super) fn birth_of(since: ElapsedSince) -> NotedBirth {
+    NotedBirth::At {
+        zero: Instant::from_unix_nanos(i128::from(since.tai_ns)),
+        within: Duration::from_nanos(since.within_ns),
+    }
 }
 
 /// Whether a migration to this address arrives in a QEMU, once. Others go into files (`file:`), or
@@ -466,14 +525,11 @@ fn row(served: &Served) -> VmRow {
         mapping,
         status: vm.writer().status().name().to_owned(),
         reason: immovable.or_else(|| vm.problem()).or(being_read).map(ToOwned::to_owned),
-        time_type: match vm.writer().identity().timescale {
-            TimescaleId::Utc => TimeType::Utc,
-            _ => TimeType::Tai,
-        },
+        time_type: time_type(vm),
         pages_published: vm.writer().published(),
         disruption_marker: vm.writer().disruption(),
         notice: Notice::None,
         migration: vm.transit().text(),
-        elapsed_since: vm.birth().map(elapsed_since),
+        elapsed_since: elapsed_since(vm.birth()),
     }
 }

@@ -7,7 +7,8 @@
 //! - `read`: one reading of the page and of /dev/ptp0.
 //! - `run SECONDS`: reads as fast as it can and checks that time never goes back and that the
 //!   bounds contain the estimate.
-//! - `journey MILLISECONDS`: the same across a migration, until this long after the arrival, which
+//! - `updates SECONDS`: how old each publication of the page is when it is first seen.
+//! - `journey MILLISECONDS [SECONDS]`: the same across a migration, until this long after the arrival, which
 //!   is when the page has another marker or says that the time is unknown. Whatever the disruption
 //!   marker says, no known time may be before another. Reports the readings on both sides of the
 //!   marker's change.
@@ -89,8 +90,13 @@ fn answer(request: &str, reader: &GuestReader, phc: Option<&Phc>) -> Value {
     let mut words = request.split_whitespace();
     match (words.next(), words.next()) {
         (Some("read"), _) => read(reader, phc),
-        (Some("journey"), Some(millis)) => journey(reader, millis.parse().unwrap_or(1000)),
+        (Some("journey"), Some(millis)) => {
+            let longest = words.next().and_then(|seconds| seconds.parse().ok());
+            let longest = longest.map_or(LONGEST_JOURNEY, Duration::from_secs);
+            journey(reader, millis.parse().unwrap_or(1000), longest)
+        }
         (Some("watch"), Some(thousands)) => watch(reader, thousands.parse().unwrap_or(1000)),
+        (Some("updates"), Some(seconds)) => updates(reader, seconds.parse().unwrap_or(1)),
         (Some("run"), Some(seconds)) => run(reader, seconds.parse().unwrap_or(1.0)),
         _ => json!({"error": format!("unknown request {request:?}")}),
     }
@@ -142,6 +148,25 @@ fn fields(reading: &Reading) -> Value {
     })
 }
 
+/// Looks without pause for publications, and tells how old each was when it was first seen, us.
+fn updates(reader: &GuestReader, seconds: u64) -> Value {
+    let (began, first) = (StdInstant::now(), reader.counter().read_ordered());
+    let (mut last, mut ages) = (None, Vec::new());
+    while began.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..1000 {
+            let Ok(lines) = reader.lines() else { continue };
+            let now = reader.counter().read_ordered();
+            if last.is_some_and(|last| last != lines.base) {
+                ages.push(now.wrapping_sub(lines.base));
+            }
+            last = Some(lines.base);
+        }
+    }
+    let ticks = reader.counter().read_ordered().wrapping_sub(first);
+    let per_us = ticks as f64 / began.elapsed().as_secs_f64() / 1e6;
+    json!({"us": ages.iter().map(|age| *age as f64 / per_us).collect::<Vec<_>>()})
+}
+
 /// Reads without pause; only a disruption permits a step.
 fn run(reader: &GuestReader, seconds: f64) -> Value {
     let end = StdInstant::now() + Duration::from_secs_f64(seconds);
@@ -179,12 +204,12 @@ const LONGEST_JOURNEY: Duration = Duration::from_secs(30);
 
 /// Reads without pause while the guest migrates, until `millis` after its arrival: how long a
 /// migration takes is up to the hosts' load.
-fn journey(reader: &GuestReader, millis: u64) -> Value {
+fn journey(reader: &GuestReader, millis: u64, longest: Duration) -> Value {
     let began = StdInstant::now();
     let home = reader.read().ok().map(|reading| reading.disruption);
     let mut arrived: Option<StdInstant> = None;
     let over = |arrived: Option<StdInstant>| {
-        began.elapsed() > LONGEST_JOURNEY
+        began.elapsed() > longest
             || arrived.is_some_and(|at| at.elapsed() > Duration::from_millis(millis))
     };
     let first = reader.counter().read_ordered();

@@ -186,7 +186,7 @@ pub(crate) fn report(there: &mut Client) -> anyhow::Result<Value> {
     said.map_err(|error| if silent(&error) { error.context(Late) } else { error })
 }
 
-fn one_move(
+pub(crate) fn one_move(
     from: &Host,
     to: &Host,
     here: &mut Client,

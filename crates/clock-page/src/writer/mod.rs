@@ -7,9 +7,10 @@
 //! sequence (`slot.rs`); the page's own clock is entry 0. The writer remembers the sequences that
 //! it left. [`PageWriter::is_intact`] thus notices when something else wrote the page, for instance
 //! a VM monitor that loaded a snapshot. What it announces of a coming disruption is in `notice.rs`,
-//! the VM generation counter in `generation.rs`. Limitations: one writer per page; the mapping's
-//! owner takes the lock.
+//! the VM generation counter in `generation.rs`, what an earlier writer has left in `found.rs`.
+//! Limitations: one writer per page; the mapping's owner takes the lock.
 
+mod found;
 mod generation;
 mod notice;
 mod slot;
@@ -18,7 +19,7 @@ mod stores;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use timevisor_time::{Duration, Instant, Local, Tai, TimescaleId};
+use timevisor_time::{Duration, Local, TimescaleId};
 
 use crate::abi::{ClockStatus, LeapIndicator, Notice, entry, header, vcpus, vmclock};
 use crate::lines::{Lines, Slew};
@@ -26,9 +27,9 @@ use crate::page::{Page, WritablePage};
 use crate::seqlock::{write_begin, write_end};
 use crate::{Counter, CounterId};
 
+pub use self::found::{NotedBirth, timescale_left_on};
 pub use self::slot::EntryIdentity;
 use self::slot::EntryState;
-use self::stores::ceil_ns;
 
 /// The fixed part of a page. A guest's driver reads counter and timescale only once, when it
 /// probes.
@@ -194,8 +195,8 @@ impl<P: WritablePage> PageWriter<P> {
     }
 
     fn new(page: P, identity: Identity) -> Self {
-        // The marker and the VM generation counter are the only words that are read back: only that
-        // they change, or do not, has a meaning. On a new page the marker starts where no other
+        // The marker and the VM generation counter are read back: only that they change, or do not,
+        // has a meaning. On a new page the marker starts where no other
         // host's does, so that a guest that migrates between two pages always sees a change.
         let disruption = match page.word(vmclock::AT_DISRUPTION).load(Relaxed) {
             0 => first_marker(identity.epoch) - 1,
@@ -439,37 +440,6 @@ impl<P: WritablePage> PageWriter<P> {
             0 => first_marker(self.identity.epoch),
             marker => marker.wrapping_add(1),
         }
-    }
-
-    /// The timescale on the page, whatever wrote it; `None` for one that stock drivers refuse, and
-    /// where there is no page.
-    #[must_use]
-    pub fn found_timescale(&self) -> Option<TimescaleId> {
-        if self.page.head(vmclock::AT_MAGIC).load(Relaxed) != vmclock::MAGIC {
-            return None;
-        }
-        let [.., scale] = self.page.head(vmclock::AT_VERSION).load(Relaxed).to_le_bytes();
-        [TimescaleId::Utc, TimescaleId::Tai].into_iter().find(|id| *id as u8 == scale)
-    }
-
-    /// Stores when the page's owner was born (when `elapsed` read 0) and the error of that instant;
-    /// `None` removes it.
-    pub fn set_birth(&self, birth: Option<(Instant<Tai>, Duration)>) {
-        let word = |at: usize, value: u64| self.page.word(at).store(value, Relaxed);
-        let (zero, within) = birth.unwrap_or((Instant::from_bits(0), Duration::ZERO));
-        let (secs, frac) = zero.to_words();
-        word(header::AT_BIRTH, secs);
-        word(header::AT_BIRTH + 8, frac);
-        word(header::AT_BIRTH_WITHIN, if birth.is_some() { ceil_ns(within).max(1) } else { 0 });
-    }
-
-    /// The birth instant on the page, whatever wrote it.
-    #[must_use]
-    pub fn found_birth(&self) -> Option<(Instant<Tai>, Duration)> {
-        let word = |at: usize| self.page.word(at).load(Relaxed);
-        let within = i64::try_from(word(header::AT_BIRTH_WITHIN)).ok().filter(|ns| *ns > 0)?;
-        let zero = Instant::from_words(word(header::AT_BIRTH), word(header::AT_BIRTH + 8));
-        Some((zero, Duration::from_nanos(within)))
     }
 
     /// The lines in force, if any.

@@ -4,7 +4,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use timevisor_time::{Local, TimescaleId};
 
-use super::{Update, ceil_ns};
+use super::Update;
+use super::stores::ceil_ns;
 use crate::Counter;
 use crate::CounterId;
 use crate::abi::{ClockStatus, LeapIndicator, Meta, entry};

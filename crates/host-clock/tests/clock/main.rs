@@ -1,6 +1,7 @@
 //! The publisher on a host in memory: what readers of the page see, what the journal holds, which
 //! actions follow.
 
+mod ages;
 mod leap;
 mod nesting;
 mod recovery;

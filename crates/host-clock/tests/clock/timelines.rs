@@ -1,7 +1,7 @@
 //! Subset clocks, timelines and ages.
 
-use timevisor_clock_page::{ClockStatus, Counter, Policy};
-use timevisor_estimate::{Birth, Quality};
+use timevisor_clock_page::{ClockStatus, Counter, NotedBirth, Policy};
+use timevisor_estimate::Quality;
 use timevisor_host_clock::age::Moment;
 use timevisor_host_clock::timelines::Scale;
 use timevisor_host_clock::{Age, ClockState, LeapState, SubsetClock, TimelineClocks};
@@ -9,12 +9,12 @@ use timevisor_time::{Duration, Instant, LeapSecond, Leaps, Tai};
 
 use crate::world::{HZ, Scripted, Ticker, limits, nominal, truth};
 
-fn policy() -> Policy {
+pub fn policy() -> Policy {
     Policy { nominal: nominal(), validity: Duration::from_secs(10) }
 }
 
 /// What a clock that is right within 1 us says at a counter value.
-fn known(at: u64) -> ClockState {
+pub fn known(at: u64) -> ClockState {
     let (estimate, counter) = (Scripted::new(), Ticker::default());
     counter.value.set(at);
     estimate.say(Quality::Synchronized, 0, 1000);
@@ -107,15 +107,15 @@ fn an_age_outlives_its_counter_and_is_voided_by_an_arrival() {
         (lines.map(|l| l.at(second * HZ).estimate.secs()), disruptions)
     };
     let mut age = Age::default();
-    assert!(age.update(&moment(50), 0, None).is_some(), "born now");
-    assert!(age.update(&moment(60), 0, None).is_none(), "told once");
+    assert!(age.update(&moment(50), 0, NotedBirth::Nothing).is_some(), "born now");
+    assert!(age.update(&moment(60), 0, NotedBirth::Nothing).is_none(), "told once");
     assert_eq!(age_at(&age, 60), (Some(10), 0));
     age.start_over();
     assert_eq!(age_at(&age, 70), (None, 1));
-    age.update(&moment(70), 0, None);
+    age.update(&moment(70), 0, NotedBirth::Nothing);
     assert_eq!(age_at(&age, 71), (Some(21), 1), "from the birth instant");
-    let elsewhere = Birth { zero: truth(10 * HZ), within: Duration::from_micros(5) };
-    age.update(&moment(80), 1, Some(elsewhere));
+    let within = Duration::from_micros(5);
+    age.update(&moment(80), 1, NotedBirth::At { zero: truth(10 * HZ), within });
     assert_eq!(age_at(&age, 80).1, 2, "another VM's life");
     assert_eq!(age_at(&age, 80).0, Some(70));
 }

@@ -12,6 +12,9 @@ const PROG_GET_NEXT_ID: libc::c_long = 11;
 const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const MAP_FREEZE: libc::c_long = 22;
+const LINK_CREATE: libc::c_long = 28;
+/// `enum bpf_attach_type`.
+const ATTACH_PERF_EVENT: u32 = 41;
 const TEST_RUN_ON_CPU: u32 = 1;
 
 /// `union bpf_attr` for elements of maps.
@@ -76,6 +79,64 @@ struct TestRun {
     cpu: u32,
     batch_size: u32,
     padding: u32,
+}
+
+/// `union bpf_attr.link_create`.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    kind: u32,
+    flags: u32,
+    cookie: u64,
+}
+
+/// `struct bpf_link_info` of a link to a kprobe.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(super) struct LinkInfo {
+    pub(super) kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    /// `enum bpf_perf_event_type`.
+    pub(super) event: u32,
+    more_padding: u32,
+    name: u64,
+    name_length: u32,
+    offset: u32,
+    address: u64,
+    pub(super) missed: u64,
+}
+
+/// Runs a program at every hit of a perf event (BPF_LINK_CREATE, Linux 5.15 for these).
+pub(super) fn link_perf_event(
+    program: BorrowedFd<'_>,
+    event: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
+    let attr = LinkCreate {
+        program: word(program.as_raw_fd()),
+        target: word(event.as_raw_fd()),
+        kind: ATTACH_PERF_EVENT,
+        flags: 0,
+        cookie: 0,
+    };
+    // SAFETY: the attributes are numbers; a new descriptor is returned.
+    owned(unsafe { bpf(LINK_CREATE, &raw const attr) })
+}
+
+/// What the kernel says of a link, and how many bytes of it.
+pub(super) fn link_info(link: BorrowedFd<'_>) -> io::Result<(LinkInfo, usize)> {
+    let mut info = LinkInfo::default();
+    let mut attr = Info {
+        fd: word(link.as_raw_fd()),
+        len: u32::try_from(size_of::<LinkInfo>()).unwrap_or(0),
+        address: (&raw mut info).addr() as u64,
+    };
+    // SAFETY: `info` lives over the call and has the length that is stated; all its fields are numbers,
+    // and the kernel fills what fits. Its pointer is zero, so nothing else is written.
+    done(unsafe { bpf(OBJ_GET_INFO_BY_FD, &raw mut attr) })?;
+    Ok((info, usize::try_from(attr.len).unwrap_or(0)))
 }
 
 fn word(fd: RawFd) -> u32 {

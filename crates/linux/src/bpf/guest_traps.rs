@@ -4,6 +4,7 @@
 //! and decodes them.
 
 use core::fmt;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -14,6 +15,7 @@ use aya::{Ebpf, EbpfLoader};
 
 use super::error::BpfError;
 use super::event_ring::EventRing;
+use super::kprobe_link::KprobeLink;
 use super::settings::{POINT, POINTS, SETTINGS, TARGET};
 
 /// The object that build.rs compiled from bpf/introspect.bpf.c; empty if that failed.
@@ -40,6 +42,8 @@ pub enum Watch {
 /// The programs, attached while this value lives.
 pub struct GuestTraps {
     // Dropped first, which detaches the programs.
+    /// `None` where the kernel has no such links; `ebpf` has attached the program then.
+    link: Option<KprobeLink>,
     ebpf: Ebpf,
     ring: EventRing,
     program: OwnedFd,
@@ -78,8 +82,8 @@ impl GuestTraps {
         let shared = shared.fd().as_fd().try_clone_to_owned().map_err(|e| BpfError::of(what, e))?;
         let ring = EventRing::new(File::from(shared)).map_err(|e| BpfError::of(what, e))?;
         ring.ask(&settings(target, points));
-        let program = attach(&mut ebpf, watch)?;
-        Ok(Self { ebpf, ring, program })
+        let (program, link) = attach(&mut ebpf, watch)?;
+        Ok(Self { link, ebpf, ring, program })
     }
 
     /// Number of instructions that the kernel's verifier processed for each program; its limit is a
@@ -116,20 +120,22 @@ impl GuestTraps {
         self.ring.dropped()
     }
 
-    /// How often the kernel skipped the program because another one ran on that processor. Older
-    /// kernels do not count this, and the result is then 0.
+    /// How often the kernel skipped the program: because another one, or a change of a map, was under way
+    /// on that processor, or a kprobe was. `None` before Linux 6.7, which does not count all of that.
     #[must_use]
-    pub fn left_out(&self) -> u64 {
+    pub fn left_out(&self) -> Option<u64> {
+        let missed = self.link.as_ref()?.missed()?;
         let name = format!("/proc/self/fdinfo/{}", self.program.as_fd().as_raw_fd());
-        std::fs::read_to_string(name).map_or(0, |text| recursion_misses(&text))
+        let text = std::fs::read_to_string(name).ok()?;
+        Some(recursion_misses(&text)?.saturating_add(missed))
     }
 }
 
 /// The number of recursion misses that /proc shows for a program (kernel/bpf/syscall.c,
 /// bpf_prog_show_fdinfo).
-fn recursion_misses(fdinfo: &str) -> u64 {
+fn recursion_misses(fdinfo: &str) -> Option<u64> {
     let value = |line: &str| line.strip_prefix("recursion_misses:")?.trim().parse().ok();
-    fdinfo.lines().find_map(value).unwrap_or(0)
+    fdinfo.lines().find_map(value)
 }
 
 fn missing(name: &str) -> BpfError {
@@ -154,7 +160,7 @@ fn kprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut KProbe, 
     ebpf.program_mut(name).ok_or_else(|| missing(name))?.try_into().map_err(failed)
 }
 
-fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<OwnedFd, BpfError> {
+fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<(OwnedFd, Option<KprobeLink>), BpfError> {
     let name = match watch {
         Watch::HandleUd => HANDLE_UD,
         Watch::FastPio => FAST_PIO,
@@ -163,9 +169,15 @@ fn attach(ebpf: &mut Ebpf, watch: Watch) -> Result<OwnedFd, BpfError> {
     let failed = |e: ProgramError| BpfError::of("watch KVM by BPF programs", e);
     let program = kprobe(ebpf, name)?;
     program.load().map_err(failed)?;
-    program.attach(name, 0).map_err(failed)?;
     let fd = program.fd().map_err(failed)?.as_fd().try_clone_to_owned();
-    fd.map_err(|e| BpfError::of("watch KVM by BPF programs", e))
+    let fd = fd.map_err(|e| BpfError::of("watch KVM by BPF programs", e))?;
+    let function = CString::new(name).unwrap_or_default();
+    let link = KprobeLink::new(fd.as_fd(), &function).ok();
+    if link.is_none() {
+        // Says why, if it is not for the kernel's age.
+        program.attach(name, 0).map_err(failed)?;
+    }
+    Ok((fd, link))
 }
 
 #[cfg(test)]
@@ -189,7 +201,7 @@ mod tests {
     fn what_the_kernel_left_out() {
         let said =
             "pos:\t0\nprog_type:\t2\nrun_cnt:\t9\nrecursion_misses:\t12\nverified_insns:\t7\n";
-        assert_eq!(recursion_misses(said), 12);
-        assert_eq!(recursion_misses("pos:\t0\n"), 0);
+        assert_eq!(recursion_misses(said), Some(12));
+        assert_eq!(recursion_misses("pos:\t0\n"), None);
     }
 }

@@ -11,6 +11,7 @@
 //! | `core_counter` | each core's TSC as the kernel's perf event reads it, and the length of a tick |
 //! | `call` | the bpf(2) calls for which aya has no method |
 //! | `guest_traps` | `GuestTraps`: what programs in a KVM guest request from the guest's kernel (bpf/introspect.bpf.c) |
+//! | `kprobe_link` | how they are attached, so that skipped ones are counted |
 //! | `event_ring` | how its events are delivered |
 //! | `settings` | the sizes of its settings |
 //! | `error` | `BpfError`: why a host does not support it, and what to do |
@@ -35,6 +36,8 @@ pub mod error;
 mod event_ring;
 #[cfg(feature = "bpf")]
 pub mod guest_traps;
+#[cfg(feature = "bpf")]
+mod kprobe_link;
 #[cfg(feature = "bpf")]
 pub mod own_age;
 pub mod reader;

@@ -11,6 +11,7 @@ mod child;
 pub mod exits;
 mod halt;
 pub mod prefix;
+pub mod prefix_users;
 mod probe;
 
 use std::io;

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-const PARAMETER: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
+pub(super) const PARAMETER: &str = "/sys/module/kvm/parameters/force_emulation_prefix";
 
 /// Why the switch cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,9 @@ pub enum PrefixError {
          `echo options kvm force_emulation_prefix=1 >/etc/modprobe.d/timevisor.conf`"
     )]
     Fixed,
+    /// Who needs it cannot be noted.
+    #[error("cannot note who needs KVM's force_emulation_prefix")]
+    Note(#[source] io::Error),
     /// Another failure.
     #[error("{PARAMETER}")]
     Io(#[source] io::Error),
@@ -38,15 +41,7 @@ pub fn forced_emulation() -> Result<bool, PrefixError> {
     read(Path::new(PARAMETER))
 }
 
-/// Turns the switch on or off.
-///
-/// # Errors
-/// When there is none, or it cannot be changed.
-pub fn set_forced_emulation(on: bool) -> Result<(), PrefixError> {
-    write(Path::new(PARAMETER), on)
-}
-
-fn read(path: &Path) -> Result<bool, PrefixError> {
+pub(super) fn read(path: &Path) -> Result<bool, PrefixError> {
     let text = fs::read_to_string(path).map_err(explain)?;
     // A bool until 6.1, then a bit mask in which 1 is the prefix.
     Ok(match text.trim() {
@@ -56,7 +51,7 @@ fn read(path: &Path) -> Result<bool, PrefixError> {
     })
 }
 
-fn write(path: &Path, on: bool) -> Result<(), PrefixError> {
+pub(super) fn write(path: &Path, on: bool) -> Result<(), PrefixError> {
     // Check the mode: root could open the file, but the kernel would refuse the write.
     use std::os::unix::fs::PermissionsExt as _;
     if fs::metadata(path).map_err(explain)?.permissions().mode() & 0o222 == 0 {

@@ -184,6 +184,12 @@ impl Process {
         Ok(found)
     }
 
+    /// The process that had this pid and was started then; it may have ended.
+    #[must_use]
+    pub const fn of(pid: u32, started: u64) -> Self {
+        Self { pid, started: Some(started) }
+    }
+
     /// Its pid.
     #[must_use]
     pub const fn pid(&self) -> u32 {
@@ -200,6 +206,15 @@ impl Process {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.start_time().is_ok_and(|now| self.started.is_none_or(|then| then == now))
+    }
+
+    /// Whether it is known to have ended. A process that cannot be looked at may still run.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        match self.start_time() {
+            Ok(now) => self.started.is_some_and(|then| then != now),
+            Err(error) => matches!(error, ProcessError::Gone(_)),
+        }
     }
 
     /// When it started, in clock ticks after boot: field 22 of /proc/PID/stat. A zombie counts as

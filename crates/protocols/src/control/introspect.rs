@@ -107,13 +107,16 @@ pub struct IntrospectTrace {
 }
 
 /// How far an introspection has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntrospectState {
     /// A problem prevents it, or the guest is not up yet; the daemon tries again.
+    #[default]
     Waiting,
     /// All trap points are in place.
     Attached,
+    /// The trap points are being removed. With a problem they could not be; the daemon tries again.
+    Detaching,
 }
 
 /// All introspected VMs.
@@ -124,7 +127,7 @@ pub struct Introspections {
 }
 
 /// One VM.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IntrospectRow {
     /// Its name.
     pub vm: String,
@@ -145,6 +148,9 @@ pub struct IntrospectRow {
     pub events: u64,
     /// Events that QEMU dropped because there were too many.
     pub dropped: u64,
+    /// The host's kernel does not count every event that it skips (under KVM, before Linux 6.7).
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub losses_not_counted: bool,
     /// Malformed events.
     pub senseless: u64,
     /// The reservation that follows the tasks, if there is one.

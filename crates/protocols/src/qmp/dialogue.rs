@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | after the greeting | MIGRATION events are switched on, shared memory is excluded from migration, state, migration and vCPUs are asked for |
 //! | the state is told | the capabilities are set, because QEMU answers in order; a migration is awaited now |
-//! | a migration was under way already | it is told as if its event had come; QEMU refuses to set capabilities now, and what counts is which are set |
+//! | a migration was under way, or is over | it is told, because its events may have been missed; during one QEMU refuses to set capabilities, and what counts is which are set |
 //! | QEMU sends too much | the dialogue is over, and so it is after a fault |
 //!
 //! What it does not do: reconnect, or complain of a QEMU that says nothing.
@@ -15,7 +15,7 @@ use timevisor_time::Duration;
 
 use super::allowance::Allowance;
 use super::orders::{Command, News};
-use super::{QmpError, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
+use super::{MigrationStatus, QmpError, QmpItem, QueryStatus, Session, VmEvent, cpu_threads};
 
 /// How many bytes a QEMU may send at once, and each second after that. A busy one sends some
 /// kilobytes.
@@ -171,7 +171,7 @@ impl Dialogue {
                 }
                 // QEMU answers in order: once the state is known, the capabilities are set.
                 self.execute(Command::AskStatus, actions);
-                self.awaited.under_way = Some(self.send("query-migrate", None, actions));
+                self.execute(Command::AskMigration, actions);
                 self.execute(Command::AskCpus, actions);
             }
             QmpItem::Event(event) => match VmEvent::from(&event) {
@@ -257,14 +257,20 @@ impl Dialogue {
         self.immovable = Some(why);
     }
 
-    /// A migration that began before we were connected, as if its event had come. (On a destination
+    /// How a migration stands that began, or has ended, before we were connected. (On a destination
     /// the VM is known to be incoming by now, and its migration's state says nothing.)
     fn told_migration(&mut self, result: &Result<Value, QmpError>, actions: &mut Vec<Action>) {
-        use super::MigrationStatus::{Active, Device, PreSwitchover, Setup};
-        let text = result.as_ref().ok().and_then(|info| info["status"].as_str());
-        let Some(status) = text.map(super::MigrationStatus::from) else { return };
-        if matches!(status, Setup | Active | PreSwitchover | Device) {
-            tell(actions, News::Event(VmEvent::Migration(status)));
+        let Ok(info) = result else { return };
+        // Without a status there was none.
+        let status = MigrationStatus::from(info["status"].as_str().unwrap_or("none"));
+        let leaves = status.is_of_a_source();
+        if self.deaf && !status.is_under_way() {
+            // It is over, so QEMU may be told now to report the next one.
+            self.ask_for_events(actions);
+        }
+        let why = info["error-desc"].as_str().filter(|_| status == MigrationStatus::Failed);
+        tell(actions, News::Migration { status, why: why.map(str::to_owned) });
+        if leaves {
             // It may have ended while its state was on its way to us.
             self.execute(Command::AskStatus, actions);
         }
@@ -295,6 +301,9 @@ impl Dialogue {
             Command::AskStatus => {
                 self.awaited.status = Some(self.send("query-status", None, actions));
             }
+            Command::AskMigration => {
+                self.awaited.under_way = Some(self.send("query-migrate", None, actions));
+            }
             Command::AskCpus => {
                 self.awaited.cpus = Some(self.send("query-cpus-fast", None, actions));
             }
@@ -309,6 +318,8 @@ impl Dialogue {
                     Some(self.send("query-migrate-capabilities", None, actions));
             }
             Command::Migrate(uri) => {
+                // What is being answered is of an earlier migration.
+                self.awaited.under_way = None;
                 let arguments = json!({"uri": uri});
                 self.awaited.migrate = Some(self.send("migrate", Some(arguments), actions));
             }

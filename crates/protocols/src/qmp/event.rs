@@ -83,6 +83,24 @@ pub enum MigrationStatus {
     Other(String),
 }
 
+impl MigrationStatus {
+    /// Whether the VM is between two hosts.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        !matches!(self, Self::None | Self::Completed | Self::Failed | Self::Cancelled)
+    }
+
+    /// Whether a VM whose QEMU says so, when asked, is about to leave. A VM that runs on its
+    /// destination already has the states of post-copy, too.
+    #[must_use]
+    pub const fn is_of_a_source(&self) -> bool {
+        matches!(
+            self,
+            Self::Setup | Self::Active | Self::PreSwitchover | Self::Device | Self::Cancelling
+        )
+    }
+}
+
 impl From<&str> for MigrationStatus {
     fn from(name: &str) -> Self {
         match name {

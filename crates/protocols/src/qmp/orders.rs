@@ -40,6 +40,8 @@ pub enum Order {
 pub enum Command {
     /// Tell the VM's state: [`News::Status`].
     AskStatus,
+    /// Tell how the latest migration stands: [`News::Migration`].
+    AskMigration,
     /// Tell the threads of the vCPUs: [`News::Cpus`].
     AskCpus,
     /// Resume the VM: [`News::Resumed`].
@@ -78,6 +80,13 @@ pub enum News {
     Event(VmEvent),
     /// The VM's state. After the first one QEMU reports events and takes commands.
     Status(QueryStatus),
+    /// How the latest migration stands, after the state is first told and on demand; `why` it failed.
+    Migration {
+        /// Its status.
+        status: MigrationStatus,
+        /// QEMU's reason for a failure.
+        why: Option<String>,
+    },
     /// The threads of the vCPUs.
     Cpus(Vec<CpuThread>),
     /// QEMU has answered [`Command::Resume`].
@@ -166,6 +175,7 @@ impl News {
         self.text()
             .is_none_or(|text| text.len() <= LONGEST_TEXT && !text.chars().any(char::is_control))
             && !matches!(self, Self::Cpus(cpus) if cpus.len() > MOST_CPUS)
+            && !matches!(self, Self::Migration { status: MigrationStatus::Other(_), why: Some(_) })
     }
 
     fn text_mut(&mut self) -> Option<&mut String> {
@@ -174,6 +184,8 @@ impl News {
             | Self::Immovable(text)
             | Self::Remark(text)
             | Self::Lost(text)
+            | Self::Migration { why: Some(text), .. }
+            | Self::Migration { status: MigrationStatus::Other(text), why: None }
             | Self::Status(QueryStatus { state: RunState::Other(text), .. })
             | Self::Event(
                 VmEvent::Migration(MigrationStatus::Other(text))
@@ -191,6 +203,8 @@ impl News {
             | Self::Immovable(text)
             | Self::Remark(text)
             | Self::Lost(text)
+            | Self::Migration { why: Some(text), .. }
+            | Self::Migration { status: MigrationStatus::Other(text), why: None }
             | Self::Status(QueryStatus { state: RunState::Other(text), .. })
             | Self::Event(
                 VmEvent::Migration(MigrationStatus::Other(text))
@@ -241,6 +255,8 @@ mod tests {
             News::Status(status),
             News::Cpus(vec![CpuThread { cpu_index: 0, thread_id: 7 }]),
             News::Awaits,
+            News::Migration { status: MigrationStatus::Failed, why: Some("no route".to_owned()) },
+            News::Migration { status: MigrationStatus::None, why: None },
             News::Lost("gone".to_owned()),
         ] {
             let report = Report::News(7, news);

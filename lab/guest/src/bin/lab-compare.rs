@@ -5,7 +5,8 @@
 //! how far OFFSET can be from the truth by causality alone: the guest reads its counter after the
 //! request and before the answer. `lab-compare qmp SOCKET COMMAND [ARGUMENTS]` runs one QMP command
 //! (its arguments are JSON); `lab-compare sh SOCKET LINE` runs one shell line in a guest that
-//! serves its lab port there.
+//! serves its lab port there. `lab-compare ask SOCKET REQUEST` asks a guest's reader, and `lab-compare
+//! answer SOCKET` waits for what a guest says that arrives there.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -32,6 +33,10 @@ fn main() -> Result<()> {
             println!("{}", qmp(socket, command, serde_json::from_str(arguments)?)?);
         }
         ["sh", socket, line] => print!("{}", sh(socket, line)?),
+        ["ask", socket, request] => {
+            println!("{}", GuestReader::connect(Path::new(socket))?.ask(request)?);
+        }
+        ["answer", socket] => println!("{}", answer(socket)?),
         [directory, socket, offset, times] => {
             let page = HostPage::open(Path::new(directory))?;
             let mut guest = GuestReader::connect(Path::new(socket))?;
@@ -46,7 +51,8 @@ fn main() -> Result<()> {
             println!("{}", report(&worst, slack));
         }
         _ => bail!(
-            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND [ARGUMENTS] | sh SOCKET LINE"
+            "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND [ARGUMENTS] | sh SOCKET LINE | \
+             ask SOCKET REQUEST | answer SOCKET"
         ),
     }
     Ok(())
@@ -101,6 +107,24 @@ fn qmp(socket: &str, command: &str, arguments: Value) -> Result<Value> {
         };
     }
     Ok(result)
+}
+
+/// How often 40 s may pass without an answer.
+const PATIENCE: u32 = 10;
+
+fn answer(socket: &str) -> Result<Value> {
+    let mut reader = GuestReader::connect(Path::new(socket))?;
+    let silent = |error: &anyhow::Error| {
+        let io = error.root_cause().downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    for _ in 1..PATIENCE {
+        match reader.answer() {
+            Err(error) if silent(&error) => {}
+            said => return said,
+        }
+    }
+    reader.answer()
 }
 
 /// The guest's side is `serve` in the lab's init.sh.

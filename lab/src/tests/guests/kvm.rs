@@ -1,11 +1,12 @@
 //! Real KVM on a machine without it: the processor of the host under test is emulated; its kernel
 //! and KVM are real.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::interrupt;
 use crate::nested::{NestedHost, PERIODIC};
 use crate::scenario::Context;
 
@@ -98,6 +99,71 @@ fn reset(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
         );
     }
     Ok(format!("after a reset {}", compare(host, name)?))
+}
+
+/// A vCPU is plugged into the inner guest, and a snapshot is loaded into it: its counters change under
+/// KVM's hands.
+pub(crate) fn nested_states(ctx: &Context) -> anyhow::Result<String> {
+    const NAME: &str = "states";
+    let kernel = ctx.kernel("trixie-backports")?;
+    let qemu = ctx.qemu_10()?;
+    let kernels = [&kernel, &kernel];
+    let mut host = NestedHost::boot_for(ctx, &qemu, &qemu, kernels, PROCESSORS, PERIODIC, Ok)?;
+    let directory = "/run/timevisor";
+    host.launch_on(directory, NAME, "vmclock", 1, "-S -smp 1,maxcpus=2")?;
+    host.wait("the inner VM to be found", |host| Ok(host.vm(NAME).is_ok()))?;
+    make_disk(&mut host, NAME)?;
+    host.qmp(NAME, "cont")?;
+    host.wait_ready(NAME, 1)?;
+    host.wait("its time", |host| Ok(host.vm(NAME)?["status"] == "synchronized"))?;
+    let before = compare(&mut host, NAME)?;
+
+    let all = host.qmp(NAME, "query-hotpluggable-cpus")?;
+    let free = all.as_array().into_iter().flatten().find(|cpu| cpu["qom-path"].is_null());
+    let free = free.with_context(|| format!("no vCPU can be plugged: {all}"))?;
+    let mut device = free["props"].clone();
+    device["driver"] = free["type"].clone();
+    device["id"] = json!("plugged");
+    host.execute(NAME, "device_add", &device)?;
+    let row = host.vm(NAME)?;
+    host.wait("KVM to show two vCPUs", |host| {
+        Ok(debugfs(host, &row, "vcpu*/tsc-offset")?.len() == 2)
+    })?;
+    let offsets = debugfs(&mut host, &row, "vcpu*/tsc-offset")?;
+    let line = "echo 1 >/sys/devices/system/cpu/cpu1/online; nproc";
+    let processors = host.inner_sh(NAME, line, Duration::from_secs(200))?;
+    let plugged = if offsets[0] == offsets[1] {
+        ensure!(processors.trim() == "2", "the guest has {processors} processors");
+        compare(&mut host, NAME)?
+    } else {
+        let row = host.vm(NAME)?;
+        ensure!(row["status"] == "unknown", "vCPUs disagree ({offsets:?}), and {row}");
+        "they disagree, and the page says nothing".to_owned()
+    };
+
+    host.job(NAME, "snapshot-save", "tag")?;
+    let saved = host.vm(NAME)?;
+    interrupt::sleep(Duration::from_secs(5))?;
+    host.job(NAME, "snapshot-load", "tag")?;
+    host.qmp(NAME, "cont")?;
+    host.wait("its time again", |host| Ok(host.vm(NAME)?["status"] == "synchronized"))?;
+    let loaded = host.vm(NAME)?;
+    ensure!(!same_page(&saved, &loaded), "a load is a disruption: {saved}, then {loaded}");
+    let after = compare(&mut host, NAME)?;
+    Ok(format!(
+        "{before}; with a plugged vCPU (offsets {offsets:?}): {plugged}; after a snapshot was loaded: {after}"
+    ))
+}
+
+/// Gives an inner VM a place for snapshots.
+fn make_disk(host: &mut NestedHost, name: &str) -> anyhow::Result<()> {
+    let file = format!("/run/{name}.qcow2");
+    host.create(name, &json!({"driver": "file", "filename": file, "size": 0}))?;
+    let file = json!({"driver": "file", "node-name": "file", "filename": file});
+    host.execute(name, "blockdev-add", &file)?;
+    host.create(name, &json!({"driver": "qcow2", "file": "file", "size": 16 << 20}))?;
+    let node = json!({"driver": "qcow2", "node-name": "snapshots", "file": "file"});
+    host.execute(name, "blockdev-add", &node).map(drop)
 }
 
 /// Values in KVM's debugfs for the VM of `row`.

@@ -368,6 +368,20 @@ const TESTS: &[Test] = &[
         run: kvm::nested,
     },
     Test {
+        name: "kvm-nested-states",
+        about: "under real KVM (itself under TCG) a vCPU is plugged and a snapshot is loaded: right, or unknown (by name only)",
+        tier: Tier::Weekly { why: "an inner guest that is emulated twice hangs now and then" },
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 300,
+        run: kvm::nested_states,
+    },
+    Test {
         name: "kvm-nested-reset",
         about: "kvm-nested with a reset of the inner guest, which moves its counter (by name only)",
         tier: Tier::Weekly {

@@ -1,6 +1,7 @@
 //! Domains of a real libvirtd.
 
 pub(crate) mod domain;
+mod hook;
 
 use crate::scenario::Need::{Apt, Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
@@ -68,5 +69,19 @@ const TESTS: &[Test] = &[
         ],
         seconds: 90,
         run: domain::migrate,
+    },
+    Test {
+        name: "libvirt-hook",
+        about: "libvirt's hook with an odd name, and beside a timevisord that hangs: what would crash is refused, the rest runs, both are told, in time",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
+        ],
+        seconds: 90,
+        run: hook::hook,
     },
 ];

@@ -1,6 +1,7 @@
 //! Live migration between two daemons.
 
 pub(crate) mod hosts;
+pub(crate) mod kvm;
 pub(crate) mod nvdimm;
 
 use crate::scenario::Need::{Fetched, Processors, Root};
@@ -33,6 +34,44 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 90,
         run: hosts::carried,
+    },
+    Test {
+        name: "late-daemon",
+        about: "a guest on UTC arrives where the daemon is dead and VMs are on TAI: timescale and age kept, by both deliveries, over restarts",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 100,
+        run: hosts::late_daemon,
+    },
+    Test {
+        name: "migrate-cut",
+        about: "the process that speaks QMP is killed at eight moments of a move, on either side: right, never back, what both daemons say is true",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 120,
+        run: hosts::cut,
+    },
+    Test {
+        name: "migrate-turns",
+        about: "three hosts in a ring, back at once, a destination that comes late, cancelled moves, a source without a daemon: right, never back, as old as it is",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 150,
+        run: hosts::turns,
+    },
+    Test {
+        name: "migrate-kvm",
+        about: "moves under real KVM (itself under TCG) by both deliveries: held, at once, by somebody else's cont, multifd, post-copy",
+        tier: Tier::Weekly { why: "moves between hosts that are emulated twice take minutes" },
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 900,
+        run: kvm::kvm,
     },
     Test {
         name: "migrate-generation",

@@ -1,4 +1,5 @@
-//! One saved state, two VMs: each has its own page, and no reader can take one for the other.
+//! One saved state, two VMs or a hundred: each has its own page, and no reader can take one for the
+//! other.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::client::{self, Client, Launch, Way, compare_many};
 use crate::host::Host;
 use crate::interrupt;
 use crate::qemu::Qemu;
-use crate::scenario::Context;
+use crate::scenario::{Context, number};
 
 const KERNEL: &str = "trixie-backports";
 
@@ -17,10 +18,26 @@ pub(crate) fn clones(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
-    let device = from_one_file(ctx, &host, &ctx.qemu_10()?, Way::Vmclock, "device")?;
-    let nvdimm = from_one_file(ctx, &host, &ctx.qemu()?, Way::Nvdimm, "nvdimm")?;
+    let device = from_one_file(ctx, &host, &ctx.qemu_10()?, Way::Vmclock, "device", 2)?;
+    let nvdimm = from_one_file(ctx, &host, &ctx.qemu()?, Way::Nvdimm, "nvdimm", 2)?;
     Ok(format!(
-        "two clones of each, other markers, epochs and ids; device: {device}; nvdimm: {nvdimm}"
+        "two clones of each, other markers, epochs and ids; device: {}; nvdimm: {}",
+        device.join(", "),
+        nvdimm.join(", ")
+    ))
+}
+
+/// A hundred of one saved state (CLONES).
+pub(crate) fn hundred(ctx: &Context) -> anyhow::Result<String> {
+    let server = ctx.chronyd("server")?;
+    let host = Host::following(ctx, &server.address().ip().to_string())?;
+    host.wait_synchronized(200)?;
+    let count = usize::try_from(number("CLONES", 100)?)?;
+    let told = from_one_file(ctx, &host, &ctx.qemu_10()?, Way::Vmclock, "device", count)?;
+    Ok(format!(
+        "{} clones, other markers, epochs and ids, as old as their original; the last: {}",
+        told.len(),
+        told.last().context("no clone")?
     ))
 }
 
@@ -30,10 +47,13 @@ fn from_one_file(
     qemu: &Qemu,
     way: Way,
     name: &str,
-) -> anyhow::Result<String> {
+    count: usize,
+) -> anyhow::Result<Vec<String>> {
     let mut original = client::boot(ctx, host, KERNEL, qemu, way, name, "tai")?;
     host.wait_vm(name, "synchronized")?;
     let first = original.reader.ask("read")?;
+    host.wait_until("its birth to be known", |host| Ok(birth(host, name)?.is_some()))?;
+    let born = birth(host, name)?;
     let file = ctx.path(&format!("{name}.state"));
     // Saved while it runs, so that the file contains a page that tells the time.
     host.cli(&["vm", "migrate", name, "--to", &format!("exec:cat > {}", file.display())])?;
@@ -41,7 +61,8 @@ fn from_one_file(
 
     let uri = format!("exec:cat {}", file.display());
     let mut there = Vec::new();
-    for number in 1..=2 {
+    for number in 1..=count {
+        interrupt::check()?;
         let clone = format!("{name}-{number}");
         there.push(Launch::new(ctx, host, qemu, way, &clone).incoming(&uri).start()?);
     }
@@ -49,6 +70,9 @@ fn from_one_file(
     for clone in &mut there {
         host.wait_vm(&clone.name, "synchronized")?;
         seen.push(clone.reader.ask("read").context(clone.name.clone())?);
+        // The page of the device carries its birth; an nvdimm's says nothing, and nobody has told.
+        let wanted = if way == Way::Vmclock { born.clone() } else { None };
+        ensure!(birth(host, &clone.name)? == wanted, "{}", host.vm(&clone.name)?);
     }
     for (number, read) in seen.iter().enumerate() {
         for other in &seen[..number] {
@@ -80,7 +104,14 @@ fn from_one_file(
     let state = original.guest.qmp().execute("query-status", &json!({}))?;
     ensure!(state["status"] == "postmigrate", "the original runs: {state}");
     ensure!(host.vm(name)?["status"] == "unknown", "the original's page tells the time");
-    Ok(worst.join(", "))
+    Ok(worst)
+}
+
+/// The instant from which a VM's age counts, without its error.
+fn birth(host: &Host, name: &str) -> anyhow::Result<Option<String>> {
+    let row = host.vm(name)?;
+    let since = row["elapsed_since"].as_str().and_then(|since| since.split('~').next());
+    Ok(since.map(str::to_owned))
 }
 
 fn marker(host: &Host, client: &Client) -> anyhow::Result<Value> {

@@ -54,6 +54,14 @@ const TESTS: &[Test] = &[
         run: clone::clones,
     },
     Test {
+        name: "survive-clones",
+        about: "a hundred VMs from one saved state (CLONES): each has its own page, marker, epoch and id, and its original's age",
+        tier: Tier::Weekly { why: "a hundred emulated guests take minutes, and 14 GB of memory" },
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 400,
+        run: clone::hundred,
+    },
+    Test {
         name: "survive-suspend",
         about: "a guest in S3: its page says nothing until it is awake, and is right from then on",
         tier: Tier::All,

@@ -24,11 +24,16 @@ pub struct Patched {
 }
 
 impl Patched {
-    /// This QEMU, if it is still running.
+    /// This QEMU, which may have ended.
     #[must_use]
-    pub fn process(&self) -> Option<Process> {
-        let process = Process::open(self.pid).ok()?;
-        process.start_time().is_ok_and(|now| now == self.start_time).then_some(process)
+    pub const fn process(&self) -> Process {
+        Process::of(self.pid, self.start_time)
+    }
+
+    /// Whether any patch needs the host's switch.
+    #[must_use]
+    pub fn needs_switch(&self) -> bool {
+        self.patches.iter().any(|patch| patch.patched == Trap::Prefix.bytes())
     }
 }
 
@@ -36,19 +41,11 @@ impl Patched {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InPlace {
-    /// The daemon turned the host's switch on, and has to turn it off again.
+    /// An earlier version turned the host's switch on, and noted that here.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub switched_on: bool,
     /// One entry for each VM.
     pub vms: Vec<Patched>,
-}
-
-impl InPlace {
-    /// Whether any patch needs the host's switch.
-    #[must_use]
-    pub fn needs_switch(&self) -> bool {
-        let mut patches = self.vms.iter().flat_map(|vm| &vm.patches);
-        patches.any(|patch| patch.patched == Trap::Prefix.bytes())
-    }
 }
 
 /// The path of the journal.
@@ -67,9 +64,9 @@ mod tests {
         let with = |traps: &[Trap]| {
             let patch = |trap: &Trap| Patch { address: 9, original: SLOT, patched: trap.bytes() };
             let patches = traps.iter().map(patch).collect();
-            InPlace { switched_on: true, vms: vec![Patched { pid: 1, start_time: 2, patches }] }
+            Patched { pid: 1, start_time: 2, patches }
         };
-        assert!(!InPlace::default().needs_switch() && !with(&[Trap::Port]).needs_switch());
+        assert!(!with(&[]).needs_switch() && !with(&[Trap::Port]).needs_switch());
         assert!(with(&[Trap::Port, Trap::Prefix]).needs_switch());
     }
 }

@@ -7,6 +7,7 @@
 //! | `index.rs` | what that table looks like |
 //! | `tables.rs` | the other tables around it: three layouts (scripts/kallsyms.c of 6.1, 6.5, 7.2) |
 //! | `symbols.rs` | names and addresses, decoded |
+//! | `effort.rs` | how much work all of that may be |
 //! | `error.rs` | why no kernel was found |
 //! | `image.rs` | the kernel's physical and virtual address, checked by its banner, its syscall table and its page tables |
 //!
@@ -14,6 +15,7 @@
 //! contradict each other are rejected. A program in the guest can imitate a kernel in its memory.
 //! Then two kernels are found, and neither is used.
 
+mod effort;
 mod error;
 mod image;
 mod index;

@@ -1,5 +1,6 @@
 //! Searches guest memory for kallsyms_token_index, a piece at a time.
 
+use super::effort::Effort;
 use super::error::KallsymsError;
 use super::image::Kernel;
 use super::index::{INDEX, indices};
@@ -57,6 +58,12 @@ impl Scan {
         Ok(true)
     }
 
+    /// Where tables may be.
+    #[cfg(test)]
+    pub(super) fn found(&self) -> &[u64] {
+        &self.found
+    }
+
     /// The kernel, once everything has been read.
     ///
     /// # Errors
@@ -76,12 +83,19 @@ impl Scan {
     pub fn kernels(&self, memory: &dyn GuestMemory) -> Result<Vec<Kernel>, KallsymsError> {
         let mut kernels: Vec<Kernel> = Vec::new();
         let mut nearest = "no such table".to_owned();
+        let mut effort = Effort::default();
         for index in &self.found {
-            match tables::read(memory, *index).and_then(|tables| Kernel::place(memory, tables)) {
+            match tables::read(memory, *index, &mut effort)
+                .and_then(|tables| Kernel::place(memory, tables))
+            {
                 // Leftover copies of tables lead to the image that they were copied from.
                 Ok(kernel) if kernels.iter().any(|other| other.is_at(&kernel)) => {}
                 Ok(kernel) => kernels.push(kernel),
                 Err(why) => nearest = format!("at {index:#x}, {why}"),
+            }
+            // What was found so far may be the imitation.
+            if effort.check().is_err() {
+                return Err(KallsymsError::NotFound(nearest));
             }
         }
         if kernels.is_empty() { Err(KallsymsError::NotFound(nearest)) } else { Ok(kernels) }

@@ -1,5 +1,7 @@
 //! Names and addresses of a kernel's symbols.
 
+use super::effort::Effort;
+
 /// Maximum size of a compressed name: a two-byte length and 511 characters without a token.
 pub(super) const NAME: usize = 513;
 
@@ -54,7 +56,12 @@ pub enum SymbolError {
 }
 
 impl Symbols {
-    pub(super) fn decode(names: &[u8], tokens: &Tokens, values: &[u64]) -> Option<Self> {
+    pub(super) fn decode(
+        names: &[u8],
+        tokens: &Tokens,
+        values: &[u64],
+        effort: &mut Effort,
+    ) -> Option<Self> {
         let (mut at, mut text) = (0, Vec::new());
         let mut all = Vec::with_capacity(values.len());
         for address in values {
@@ -68,6 +75,7 @@ impl Symbols {
                     return None;
                 }
             }
+            effort.take(1 + (text.len() - begin) / 64)?;
             // The type comes before the name.
             let (kind, len) = (*text.get(begin)?, text.len() - begin - 1);
             let at = u32::try_from(begin + 1).ok()?;

@@ -10,11 +10,14 @@
 //!
 //! Sequences (3 bytes for each name) are in 6.2 and in later releases of 6.1.
 
+use super::effort::Effort;
 use super::index::{INDEX, numbers};
 use super::symbols::{MAX_SYMBOLS, NAME, Symbols, Tokens, length};
 use crate::memory::{GuestMemory, MemoryError, read_some};
 
 const TOKENS: usize = 65536;
+/// The longest token with its end: a length is at most 255.
+const LONGEST_TOKEN: usize = 256;
 /// Maximum size of the names for one marker.
 const BLOCK: usize = 256 * NAME;
 const MARKERS: usize = MAX_SYMBOLS / 256;
@@ -43,7 +46,15 @@ pub(super) struct Tables {
 /// Why the bytes are not a table.
 pub(super) type Why = String;
 
-pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> {
+/// Reads the tables around an index.
+///
+/// # Errors
+/// When they do not agree, or `effort` is at an end.
+pub(super) fn read(
+    memory: &dyn GuestMemory,
+    index: u64,
+    effort: &mut Effort,
+) -> Result<Tables, Why> {
     let read = |address: u64, len: usize| -> Result<Vec<u8>, Why> {
         let mut bytes = vec![0; len];
         memory.read(address, &mut bytes).map_err(|e: MemoryError| e.to_string())?;
@@ -55,8 +66,9 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
     };
     let numbers: Vec<u16> = numbers(&read(index, INDEX)?).collect();
     let (start, bytes) = before(index, TOKENS + 512)?;
-    let (tokens_at, tokens) =
-        tokens(&bytes, &numbers).ok_or("there are no tokens before the index")?;
+    let found = tokens(&bytes, &numbers, effort);
+    effort.check()?;
+    let (tokens_at, tokens) = found.ok_or("there are no tokens before the index")?;
     let tokens_address = start + tokens_at as u64;
 
     // Most kernels have nothing between the two, so a megabyte search is not needed.
@@ -72,7 +84,9 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
     let last = *markers.last().ok_or("no markers")? as usize;
 
     let (start, bytes) = before(markers_address, last + BLOCK + 16)?;
-    let (names_at, count) = names(&bytes, &markers).ok_or("no names agree with the markers")?;
+    let named = names(&bytes, &markers, effort);
+    effort.check()?;
+    let (names_at, count) = named.ok_or("no names agree with the markers")?;
     let names_address = start + names_at as u64;
     let names = &bytes[names_at..];
 
@@ -98,12 +112,14 @@ pub(super) fn read(memory: &dyn GuestMemory, index: u64) -> Result<Tables, Why> 
     };
     let (values, addresses) =
         old().or_else(new).or_else(relative).ok_or("no addresses agree with the names")?;
-    let symbols = Symbols::decode(names, &tokens, &values).ok_or("a name cannot be decoded")?;
+    let symbols = Symbols::decode(names, &tokens, &values, effort);
+    effort.check()?;
+    let symbols = symbols.ok_or("a name cannot be decoded")?;
     Ok(Tables { symbols, addresses, index })
 }
 
 /// The tokens that end where `bytes` ends, and where they start.
-pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
+pub(super) fn tokens(bytes: &[u8], index: &[u16], effort: &mut Effort) -> Option<(usize, Tokens)> {
     let last = usize::from(*index.last()?);
     // Neither the last token's length nor the size of the padding before the index is known.
     let newest = bytes.len().checked_sub((last + 2).next_multiple_of(4))?;
@@ -114,6 +130,9 @@ pub(super) fn tokens(bytes: &[u8], index: &[u16]) -> Option<(usize, Tokens)> {
         for (n, begin) in index.iter().enumerate() {
             // The guest may have changed its index since it was found, so it may no longer ascend.
             let text = table.get(usize::from(*begin)..)?;
+            // A token is short, whatever follows.
+            let text = &text[..text.len().min(LONGEST_TOKEN)];
+            effort.take(1 + text.len() / 64)?;
             let len = text.iter().position(|byte| *byte == 0)?;
             let end = usize::from(*begin) + len + 1;
             match index.get(n + 1) {
@@ -150,7 +169,7 @@ fn markers(bytes: &[u8]) -> Option<(usize, Vec<u32>)> {
 }
 
 /// The names that end where `bytes` ends: where they start, and how many there are.
-fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
+fn names(bytes: &[u8], markers: &[u32], effort: &mut Effort) -> Option<(usize, usize)> {
     let last = *markers.last()? as usize;
     // Aligned like their end.
     let newest = bytes.len().checked_sub((last + 2).next_multiple_of(4))?;
@@ -161,20 +180,22 @@ fn names(bytes: &[u8], markers: &[u32]) -> Option<(usize, usize)> {
             let count = u32_at(bytes, start - before)? as usize;
             let right = count.div_ceil(256) == markers.len() && count <= MAX_SYMBOLS;
             let padding = before == 4 || u32_at(bytes, start - 4) == Some(0);
-            (right && padding && walk(&bytes[start..], markers, count)).then_some((start, count))
+            let fits = right && padding && walk(&bytes[start..], markers, count, effort);
+            fits.then_some((start, count))
         })
     })
 }
 
 /// Whether exactly this number of names fills `bytes`, and the markers point at every 256th of
 /// them.
-fn walk(bytes: &[u8], markers: &[u32], count: usize) -> bool {
+fn walk(bytes: &[u8], markers: &[u32], count: usize, effort: &mut Effort) -> bool {
     let mut at = 0;
     for n in 0..count {
         if n % 256 == 0 && markers.get(n / 256).is_none_or(|marker| *marker as usize != at) {
             return false;
         }
-        let Some((len, head)) = length(&bytes[at.min(bytes.len())..]) else { return false };
+        let name = effort.take(1).and_then(|()| length(&bytes[at.min(bytes.len())..]));
+        let Some((len, head)) = name else { return false };
         at += head + len;
     }
     at <= bytes.len() && bytes.len() - at < 8

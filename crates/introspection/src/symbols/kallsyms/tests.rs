@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::effort::Effort;
 use super::*;
 use crate::testing::Flat;
 
@@ -264,6 +265,46 @@ fn a_search_in_pieces_finds_the_same() {
     }
 }
 
+/// Names of one byte, whose every fourth byte is also a number of names that agrees with the markers: each
+/// start fits for almost all names. 262 KB took 6.4 s, and there may be 64 of them.
+fn almost_everywhere() -> Vec<u8> {
+    let (names, blocks) = (65_793usize, 258usize);
+    let mut bytes: Vec<u8> = [1, 1, 1, 0].repeat(names / 2 + 0x1_0000 / 4);
+    // No name ends in these.
+    bytes.extend([0x7f; 8]);
+    bytes.extend((0..u32::try_from(blocks).unwrap()).flat_map(|n| (512 * n).to_le_bytes()));
+    let (start, mut index) = (bytes.len(), Vec::new());
+    for _ in 0..256 {
+        index.extend(u16::try_from(bytes.len() - start).unwrap().to_le_bytes());
+        bytes.extend(b"a\0");
+    }
+    bytes.extend(index);
+    bytes
+}
+
+#[test]
+fn tables_that_fit_almost_everywhere_end_the_search() {
+    let bytes = almost_everywhere();
+    let mut memory = Flat(vec![0; bytes.len() * 3]);
+    put(&mut memory, 0, &bytes);
+    put(&mut memory, 2 * bytes.len() as u64, &bytes);
+    let error = find(&memory).unwrap_err().to_string();
+    assert!(error.contains("more work than any kernel's"), "{error}");
+}
+
+#[test]
+fn a_kernel_is_far_from_the_limit() {
+    for layout in LAYOUTS {
+        let memory = guest(layout);
+        let mut scan = Scan::new(&memory);
+        while !scan.step(&memory, 64 << 20).unwrap() {}
+        let mut effort = Effort::default();
+        let table = tables::read(&memory, scan.found()[0], &mut effort).unwrap();
+        let steps = effort.taken();
+        assert!(steps < 10 * table.symbols.len() as u64 + 1000, "{layout:?}: {steps} steps");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
@@ -301,6 +342,6 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..512),
     ) {
         index[255] = last;
-        prop_assert!(tables::tokens(&bytes, &index).is_none());
+        prop_assert!(tables::tokens(&bytes, &index, &mut Effort::default()).is_none());
     }
 }

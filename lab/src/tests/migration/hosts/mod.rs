@@ -4,17 +4,23 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `carried.rs` | its age, its timescale, and what its programs require |
+//! | `cut.rs` | moves while the connection to QEMU's monitor is lost |
 //! | `generation.rs` | the VM generation counter: kept by a move, changed by a load |
+//! | `late.rs` | a destination whose daemon starts when the guest is there |
 //! | `load.rs` | moves of a busy guest between busy hosts |
 //! | `postcopy.rs` | a guest that runs before its memory is there |
 //! | `stays.rs` | migrations that fail or are cancelled |
+//! | `turns.rs` | three hosts in a ring, back at once, late, cancelled, from a dead daemon |
 //! | `unprepared.rs` | destinations that do not know the time, or nothing of Timevisor |
 
 mod carried;
+mod cut;
 mod generation;
+mod late;
 mod load;
 mod postcopy;
 mod stays;
+mod turns;
 mod unprepared;
 
 use anyhow::Context as _;
@@ -26,10 +32,13 @@ use crate::qemu::Qemu;
 use crate::scenario::Context;
 
 pub(crate) use self::carried::carried;
+pub(crate) use self::cut::cut;
 pub(crate) use self::generation::generation;
+pub(crate) use self::late::late_daemon;
 pub(crate) use self::load::loaded;
 pub(crate) use self::postcopy::postcopy;
 pub(crate) use self::stays::stays;
+pub(crate) use self::turns::turns;
 pub(crate) use self::unprepared::{no_time, no_timevisor};
 
 const KERNEL: &str = "trixie-backports";

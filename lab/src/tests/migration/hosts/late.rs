@@ -1,0 +1,139 @@
+//! A destination whose timevisord is dead when the VM arrives, and what it knows of the VM later.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::json;
+use timevisor_linux::counter::Tsc;
+
+use crate::client::{self, Client, Launch, Way};
+use crate::host::{Host, mentions};
+use crate::interrupt;
+use crate::migration::journey::right;
+use crate::migration::pair::Hosts;
+use crate::qemu::Qemu;
+use crate::scenario::Context;
+use crate::tests::elapsed::truth::{Age, age, went_by};
+use crate::tests::timelines::guest::AGENT_IS_UP;
+use crate::truth::Truth;
+
+pub(crate) fn late_daemon(ctx: &Context) -> anyhow::Result<String> {
+    let mut hosts = Hosts::new(ctx)?;
+    let cases = [(Way::Vmclock, ctx.qemu_10()?), (Way::Nvdimm, ctx.qemu()?)];
+    let mut told = Vec::new();
+    for (way, qemu) in &cases {
+        let said = one(ctx, &mut hosts.hosts, *way, qemu);
+        told.push(format!("{way:?}: {}", said.with_context(|| format!("{way:?}"))?));
+    }
+    Ok(told.join("; "))
+}
+
+/// A guest on UTC goes from `a` to `b`, whose VMs are on TAI and whose daemon is dead.
+fn one(ctx: &Context, hosts: &mut [Host; 2], way: Way, qemu: &Qemu) -> anyhow::Result<String> {
+    let [a, b] = hosts;
+    let programs = [
+        ctx.program("timevisor", "timevisor")?,
+        ctx.program("timevisor-guest", "timevisor-guest")?,
+    ];
+    let [here, there] = ["here", "there"].map(|side| format!("{way:?}-{side}").to_lowercase());
+    let launch = Launch::new(ctx, a, qemu, way, &here).programs(&programs).time_type("utc");
+    let mut source = launch.start()?;
+    source.guest.wait_ready()?;
+    a.wait_vm(&here, "synchronized")?;
+    source.guest.sh("timevisor-guest >/tmp/agent.log 2>&1 &")?;
+    source.guest.sh(AGENT_IS_UP)?;
+    right(a, &mut source)?;
+    let born = ask(a, &mut source)?;
+
+    let uri = format!("unix:{}", b.directory().join(format!("{there}.migration")).display());
+    let launch = Launch::new(ctx, b, qemu, way, &there).programs(&programs).incoming(&uri);
+    let mut moved = launch.unserved().held().start()?;
+    b.kill();
+    if way == Way::Nvdimm {
+        let shared = [json!({"capability": "x-ignore-shared", "state": true})];
+        let capabilities = json!({"capabilities": shared});
+        moved.guest.qmp().execute("migrate-set-capabilities", &capabilities)?;
+    }
+    moved.guest.qmp().execute("migrate-incoming", &json!({"uri": uri}))?;
+    mentions(&a.cli(&["vm", "migrate", &here, "--to", &uri])?, &["runs on the other host"])?;
+    let since = a.vm(&here)?["elapsed_since"].as_str().context("no birth")?.to_owned();
+    moved.guest.cont()?;
+    for _ in 0..20 {
+        let reading = moved.reader.ask("read")?;
+        ensure!(reading["known"] == false, "nobody serves it: {reading}");
+    }
+
+    b.restart()?;
+    b.wait_synchronized(500)?;
+    let qmp = b.directory().join(format!("{there}.qmp")).display().to_string();
+    let add = ["vm", "add", "--qmp", &qmp, "--name", &there];
+    if way == Way::Nvdimm {
+        unknown_until_told(b, &mut moved, &add, &since)?;
+    } else {
+        b.cli(&add)?;
+        let refused = b.cli(&[&add[..], &["--time-type", "tai"]].concat());
+        let text = format!("{:#}", refused.err().context("another timescale was taken")?);
+        mentions(&text, &["has run already"])?;
+    }
+    let mut ages = vec![born];
+    goes_on(b, &mut moved, &mut ages, "a late daemon")?;
+    b.kill();
+    b.restart()?;
+    goes_on(b, &mut moved, &mut ages, "its restart")?;
+    b.cli(&["vm", "remove", &there])?;
+    b.cli(&add)?;
+    goes_on(b, &mut moved, &mut ages, "a removal")?;
+    let last = ages.last().context("no age")?;
+    Ok(format!(
+        "UTC and its age of {:.0} s kept over a late daemon, its death, and a removal; known within {} us",
+        last.latest as f64 / 1e9,
+        (last.latest - last.earliest) / 1000
+    ))
+}
+
+/// The page of an nvdimm does not come along: what it said there an operator has to say here.
+fn unknown_until_told(
+    b: &Host,
+    moved: &mut Client,
+    add: &[&str],
+    since: &str,
+) -> anyhow::Result<()> {
+    b.cli(add)?;
+    b.wait_vm(&moved.name, "synchronized")?;
+    interrupt::sleep(Duration::from_secs(2))?;
+    let row = b.vm(&moved.name)?;
+    ensure!(row["elapsed_since"].is_null(), "an age that nobody told: {row}");
+    let said = moved.guest.sh("timeout 20 timevisor elapsed --json 2>&1; true")?;
+    if said.contains("\"estimate_ns\":") && !said.contains("\"estimate_ns\":null") {
+        bail!("an age that nobody told: {said}");
+    }
+    b.cli(&[add, &["--time-type", "utc", "--elapsed-since", since]].concat())?;
+    Ok(())
+}
+
+fn goes_on(
+    host: &Host,
+    client: &mut Client,
+    ages: &mut Vec<Age>,
+    after: &str,
+) -> anyhow::Result<()> {
+    host.wait_vm(&client.name, "synchronized")?;
+    let row = host.vm(&client.name)?;
+    ensure!(row["time_type"] == "utc", "after {after}: {row}");
+    // With what its driver says.
+    right(host, client).with_context(|| format!("after {after}"))?;
+    // The next publication carries the guest's age.
+    interrupt::sleep(Duration::from_secs(2))?;
+    let next = ask(host, client).with_context(|| format!("after {after}"))?;
+    let last = ages.last().context("no age")?;
+    went_by(last, &next).with_context(|| format!("after {after}"))?;
+    ages.push(next);
+    Ok(())
+}
+
+fn ask(host: &Host, client: &mut Client) -> anyhow::Result<Age> {
+    let offset = client::offset(host, &client.name)?;
+    let command = || client.guest.sh("timevisor elapsed --json");
+    let (text, truth) = Truth::around(&Tsc::unchecked(), command)?;
+    age(text.trim(), &truth, offset)
+}
