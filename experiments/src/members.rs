@@ -9,7 +9,7 @@ use timevisor_lab::bus::Bus;
 use timevisor_lab::guest::Guest;
 use timevisor_lab::host::Host;
 use timevisor_lab::lan::Lan;
-use timevisor_lab::members::{self, Proposer};
+use timevisor_lab::members::{self, Pace, Proposer};
 use timevisor_lab::scenario::Context;
 use timevisor_lab::{interrupt, programs};
 
@@ -29,8 +29,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let key = host.make_key("cell7.key")?;
     let bus = Bus::start(ctx, &lan, PORT, (members::GROUP, &key), &[])?;
     let fleet = fleet(ctx, &bus)?;
-    // Eight are under way at once, each for 0.8 s.
-    let each = usize::try_from(span.as_secs())? * 10 / GUESTS.len();
+    let span = span / u32::try_from(GUESTS.len())?;
     let (mut guests, mut rows): (Vec<Guest>, Vec<Value>) = (Vec::new(), Vec::new());
     println!(
         "guests  proposals  fired everywhere  decided, median  fires  outside  late: median, p99   widest"
@@ -46,7 +45,9 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         }
         proposer.wait_for(count + 1)?;
         interrupt::sleep(SETTLE)?;
-        let run = proposer.propose(each)?;
+        let pace = pace(count);
+        let each = usize::try_from(span.as_millis() / pace.apart.as_millis())?.max(1);
+        let run = proposer.propose_at(each, &pace)?;
         proposer.leave();
         let mut told = vec![run.fires.clone()];
         for (number, guest) in guests.iter_mut().enumerate() {
@@ -72,6 +73,17 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         }));
     }
     programs::write_result("quartzv-groups", &rows)
+}
+
+/// Two guests keep two processors busy by eight proposals a second. More of them share these processors:
+/// each has as much less time for a vote, and twice as many have four times as much to do together.
+fn pace(guests: usize) -> Pace {
+    let more = u32::try_from(guests.div_ceil(2)).unwrap_or(1);
+    Pace {
+        at_once: (members::TWO_GUESTS.at_once / guests.div_ceil(2).pow(2)).max(1),
+        lead: members::TWO_GUESTS.lead * more,
+        apart: members::TWO_GUESTS.apart * more * more,
+    }
 }
 
 fn name(number: usize) -> String {

@@ -22,16 +22,25 @@ use crate::programs;
 pub const GROUP: &str = "cell7";
 /// Emulated guests are slow.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// From a proposal to its time, and how late a member may be that fires.
-const LEAD_NS: i64 = 800_000_000;
+/// How late a member may be that fires.
 const LATE_AT_MOST: Duration = Duration::from_millis(400);
 /// What the host's member needs. Hosts of the lab know their time better.
 const WITHIN: Duration = Duration::from_millis(100);
-/// So many proposals are under way at once.
-const AT_ONCE: usize = 8;
-/// From one to the next at least. Without that, proposals that a busy guest refuses would be followed by
-/// others at once, and keep it busy.
-const PACE: Duration = Duration::from_millis(120);
+/// What two emulated guests on two processors manage.
+pub const TWO_GUESTS: Pace =
+    Pace { at_once: 8, lead: Duration::from_millis(800), apart: Duration::from_millis(120) };
+
+/// How fast is proposed.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// So many proposals are under way at once.
+    pub at_once: usize,
+    /// From a proposal to its time. Half of that is for the votes.
+    pub lead: Duration,
+    /// From one to the next at least. Without that, proposals that a busy guest refuses would be followed
+    /// by others at once, and keep it busy.
+    pub apart: Duration,
+}
 
 /// What a member said of one fire, ns.
 #[derive(Clone, Copy, Debug)]
@@ -149,11 +158,20 @@ impl Proposer {
         self.group.leave();
     }
 
-    /// Proposes so many times, some at once. The payload is the time.
+    /// Proposes so many times, as two guests manage it. The payload is the time.
     ///
     /// # Errors
     /// When a proposal is refused or fires are dropped.
     pub fn propose(&self, count: usize) -> anyhow::Result<Run> {
+        self.propose_at(count, &TWO_GUESTS)
+    }
+
+    /// The same at another pace.
+    ///
+    /// # Errors
+    /// As [`Self::propose`].
+    pub fn propose_at(&self, count: usize, pace: &Pace) -> anyhow::Result<Run> {
+        let lead_ns = i64::try_from(pace.lead.as_nanos())?;
         let (group, timeline) = (&self.group, &self.timeline);
         let inbox = group.proposals();
         let (mut open, mut decided) = (Vec::new(), Vec::new());
@@ -164,20 +182,21 @@ impl Proposer {
             fires: Vec::new(),
             first_at: i64::MAX,
         };
-        // Proposals are under way for less than a second each; a member that has gone leaves some open for ever.
-        let end = Instant::now() + PATIENCE + Duration::from_secs(2) * u32::try_from(count)?;
+        // A member that has gone leaves some open for ever.
+        let each = pace.lead + Duration::from_secs(2);
+        let end = Instant::now() + PATIENCE + each * u32::try_from(count)?;
         let mut next = Instant::now();
         while run.proposals < count || !open.is_empty() {
             interrupt::check()?;
             ensure!(Instant::now() < end, "{} proposals have no outcome", open.len());
-            if run.proposals < count && open.len() < AT_ONCE && Instant::now() >= next {
-                next = Instant::now() + PACE;
-                let at = timeline.now()?.latest_ns() + LEAD_NS;
+            if run.proposals < count && open.len() < pace.at_once && Instant::now() >= next {
+                next = Instant::now() + pace.apart;
+                let at = timeline.now()?.latest_ns() + lead_ns;
                 run.first_at = run.first_at.min(at);
                 let begun = Instant::now();
                 open.push(group.propose_with(at, at.to_string().as_bytes(), None, LATE_AT_MOST)?);
                 run.proposals += 1;
-                if run.proposals.is_multiple_of(16)
+                if run.proposals.is_multiple_of(2 * pace.at_once)
                     && let Some(pending) = open.last()
                 {
                     // Some of them are waited for, which says how long that takes.

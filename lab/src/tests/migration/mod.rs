@@ -48,7 +48,7 @@ const TESTS: &[Test] = &[
         about: "the process that speaks QMP is killed at eight moments of a move, on either side: right, never back, what both daemons say is true",
         tier: Tier::All,
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
-        seconds: 120,
+        seconds: 195,
         run: hosts::cut,
     },
     Test {

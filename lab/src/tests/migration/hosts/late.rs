@@ -7,11 +7,12 @@ use serde_json::json;
 use timevisor_linux::counter::Tsc;
 
 use crate::client::{self, Client, Launch, Way};
+use crate::comparison::compare;
 use crate::host::{Host, mentions};
 use crate::interrupt;
-use crate::migration::journey::right;
 use crate::migration::pair::Hosts;
 use crate::qemu::Qemu;
+use crate::reader::HostPage;
 use crate::scenario::Context;
 use crate::tests::elapsed::truth::{Age, age, went_by};
 use crate::tests::timelines::guest::AGENT_IS_UP;
@@ -42,7 +43,8 @@ fn one(ctx: &Context, hosts: &mut [Host; 2], way: Way, qemu: &Qemu) -> anyhow::R
     a.wait_vm(&here, "synchronized")?;
     source.guest.sh("timevisor-guest >/tmp/agent.log 2>&1 &")?;
     source.guest.sh(AGENT_IS_UP)?;
-    right(a, &mut source)?;
+    // Newer drivers give TAI, whatever the page is on; what counts is that this stays.
+    let scale = ptp_scale(a, &mut source)?;
     let born = ask(a, &mut source)?;
 
     let uri = format!("unix:{}", b.directory().join(format!("{there}.migration")).display());
@@ -76,13 +78,17 @@ fn one(ctx: &Context, hosts: &mut [Host; 2], way: Way, qemu: &Qemu) -> anyhow::R
         mentions(&text, &["has run already"])?;
     }
     let mut ages = vec![born];
-    goes_on(b, &mut moved, &mut ages, "a late daemon")?;
+    let mut goes_on = |b: &Host, moved: &mut Client, after: &str| {
+        let same = |found: i64| ensure_same(found, scale);
+        goes_on(b, moved, &mut ages, same).with_context(|| format!("after {after}"))
+    };
+    goes_on(b, &mut moved, "a late daemon")?;
     b.kill();
     b.restart()?;
-    goes_on(b, &mut moved, &mut ages, "its restart")?;
+    goes_on(b, &mut moved, "its restart")?;
     b.cli(&["vm", "remove", &there])?;
     b.cli(&add)?;
-    goes_on(b, &mut moved, &mut ages, "a removal")?;
+    goes_on(b, &mut moved, "a removal")?;
     let last = ages.last().context("no age")?;
     Ok(format!(
         "UTC and its age of {:.0} s kept over a late daemon, its death, and a removal; known within {} us",
@@ -115,20 +121,41 @@ fn goes_on(
     host: &Host,
     client: &mut Client,
     ages: &mut Vec<Age>,
-    after: &str,
+    same_scale: impl Fn(i64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     host.wait_vm(&client.name, "synchronized")?;
     let row = host.vm(&client.name)?;
-    ensure!(row["time_type"] == "utc", "after {after}: {row}");
-    // With what its driver says.
-    right(host, client).with_context(|| format!("after {after}"))?;
+    ensure!(row["time_type"] == "utc", "{row}");
+    same_scale(ptp_scale(host, client)?)?;
     // The next publication carries the guest's age.
     interrupt::sleep(Duration::from_secs(2))?;
-    let next = ask(host, client).with_context(|| format!("after {after}"))?;
+    let next = ask(host, client)?;
     let last = ages.last().context("no age")?;
-    went_by(last, &next).with_context(|| format!("after {after}"))?;
+    went_by(last, &next)?;
     ages.push(next);
     Ok(())
+}
+
+fn ensure_same(found: i64, before: i64) -> anyhow::Result<()> {
+    ensure!(found == before, "/dev/ptp0 was {before} s from UTC, and is {found} s from it");
+    Ok(())
+}
+
+/// How many seconds /dev/ptp0 in the guest is ahead of UTC; the page and the rest of it have to be right.
+fn ptp_scale(host: &Host, client: &mut Client) -> anyhow::Result<i64> {
+    let page = HostPage::open(host.directory())?;
+    let offset = client::offset(host, &client.name)?;
+    let mut scale = None;
+    for _ in 0..10 {
+        let compared = compare(&page, &mut client.reader, offset)?;
+        ensure!(compared.overlaps(), "the page is wrong: {compared:?}");
+        let ptp = compared.ptp.context("the guest's kernel gives no /dev/ptp0")?;
+        let seconds = (ptp.error + 500_000_000).div_euclid(1_000_000_000);
+        let rest = (ptp.error - seconds * 1_000_000_000).abs();
+        ensure!(rest < 1_000_000 + ptp.slack, "/dev/ptp0 is wrong: {ptp:?}");
+        ensure_same(seconds, *scale.get_or_insert(seconds))?;
+    }
+    scale.context("nothing was read")
 }
 
 fn ask(host: &Host, client: &mut Client) -> anyhow::Result<Age> {
