@@ -112,7 +112,7 @@ bench-sync: ## Estimate and bounds over days with truth, beside RADclock, chrony
 
 bench-groups: ## What groups cost: join to the first message, 1,000 members, a message beside plain Zenoh, a proposal
 	$(CARGO) build --quiet --release -p timevisord -p timevisor-bus -p timevisor-bench-groups --bin timevisord --bin timevisor-bus --bin bench-groups
-	$(CARGO) run --quiet --release -p timevisor-bench-groups --bin bench-groups -- --check
+	target/release/bench-groups --check
 
 bench-plan: ## Plans for a hundred tasks (timevisor reserve plan), best period and given, EDF and fixed priorities
 	$(CARGO) build --quiet --release -p timevisor -p timevisor-benches --bin timevisor --bin bench-plan
