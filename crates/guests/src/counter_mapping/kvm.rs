@@ -2,13 +2,12 @@
 //!
 //! `/sys/kernel/debug/kvm/PID-FD/vcpuN/{tsc-offset, tsc-scaling-ratio, tsc-scaling-ratio-frac-bits}`
 //! (arch/x86/kvm/debugfs.c); the ratio's files exist only if the processor supports TSC scaling.
-//! The files are kept open between two reads: a read of one vCPU takes a microsecond. This module does
-//! not watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does not support the
+//! Each read opens them: the kernel lets nobody seek in such a file (`simple_attr_open`). This module
+//! does not watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does not support the
 //! counters of Arm guests.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use timevisor_time::CounterRatio;
@@ -24,12 +23,12 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct KvmMapping {
     folder: PathBuf,
-    open: Option<Open>,
+    known: Option<Known>,
 }
 
 /// The files of all vCPUs.
 #[derive(Debug)]
-struct Open {
+struct Known {
     /// Links of the folder, of which each vCPU's folder is one.
     links: u64,
     vcpus: Vec<Vcpu>,
@@ -46,14 +45,8 @@ struct Vcpu {
 #[derive(Debug)]
 struct Attribute<N> {
     path: PathBuf,
-    file: File,
     of: std::marker::PhantomData<N>,
 }
-
-/// The most vCPUs whose files stay open, up to three each.
-const MOST_OPEN: usize = 64;
-/// The longest number, with its sign and the end of its line.
-const LONGEST: usize = 24;
 
 impl KvmMapping {
     /// Finds the virtual machine of `pid` under `root`, normally [`DEBUGFS`].
@@ -64,7 +57,7 @@ impl KvmMapping {
         let prefix = format!("{pid}-");
         let name = entries(root.as_ref())?.into_iter().find(|name| name.starts_with(&prefix));
         let name = name.ok_or(MappingError::NoVirtualMachine(pid))?;
-        Ok(Self { folder: root.as_ref().join(name), open: None })
+        Ok(Self { folder: root.as_ref().join(name), known: None })
     }
 
     /// A warning about a mapping, if there is a reason for one.
@@ -105,25 +98,20 @@ impl KvmMapping {
     fn mappings(&mut self) -> Result<Vec<CounterMapping>, MappingError> {
         let links =
             std::fs::metadata(&self.folder).map_err(|e| not_there(&self.folder, e))?.nlink();
-        let known = self.open.take().filter(|open| open.links == links);
-        if let Some(open) = known {
-            let found: Result<Vec<_>, _> = open.vcpus.iter().map(Vcpu::read).collect();
+        let known = self.known.take().filter(|known| known.links == links);
+        if let Some(known) = known {
+            let found: Result<Vec<_>, _> = known.vcpus.iter().map(Vcpu::read).collect();
             // One that was unplugged cannot be read any more, while another one was plugged.
             if let Ok(found) = found {
-                self.open = Some(open);
+                self.known = Some(known);
                 return Ok(found);
             }
         }
         let names = vcpus_in(&self.folder)?;
-        let open = |name: &String| Vcpu::open(&self.folder.join(name)).transpose();
-        let all = names.iter().filter_map(open);
-        if names.len() > MOST_OPEN {
-            // Each is closed before the next one is opened.
-            return all.map(|vcpu| vcpu?.read()).collect();
-        }
-        let vcpus: Vec<Vcpu> = all.collect::<Result<_, _>>()?;
+        let find = |name: &String| Vcpu::find(&self.folder.join(name)).transpose();
+        let vcpus: Vec<Vcpu> = names.iter().filter_map(find).collect::<Result<_, _>>()?;
         let found = vcpus.iter().map(Vcpu::read).collect();
-        self.open = Some(Open { links, vcpus });
+        self.known = Some(Known { links, vcpus });
         found
     }
 }
@@ -139,10 +127,10 @@ fn vcpus_in(folder: &Path) -> Result<Vec<String>, MappingError> {
 
 impl Vcpu {
     /// `None` for one without a TSC.
-    fn open(folder: &Path) -> Result<Option<Self>, MappingError> {
-        let Some(offset) = Attribute::open(folder.join("tsc-offset"))? else { return Ok(None) };
-        let mul = Attribute::open(folder.join("tsc-scaling-ratio"))?;
-        let bits = Attribute::open(folder.join("tsc-scaling-ratio-frac-bits"))?;
+    fn find(folder: &Path) -> Result<Option<Self>, MappingError> {
+        let Some(offset) = Attribute::find(folder.join("tsc-offset")) else { return Ok(None) };
+        let mul = Attribute::find(folder.join("tsc-scaling-ratio"));
+        let bits = Attribute::find(folder.join("tsc-scaling-ratio-frac-bits"));
         match (mul, bits) {
             (None, None) => Ok(Some(Self { offset, ratio: None })),
             (Some(mul), Some(bits)) => Ok(Some(Self { offset, ratio: Some((mul, bits)) })),
@@ -172,25 +160,18 @@ impl Vcpu {
 
 impl<N: std::str::FromStr> Attribute<N> {
     /// `None` where there is no such file.
-    fn open(path: PathBuf) -> Result<Option<Self>, MappingError> {
-        match File::open(&path) {
-            Ok(file) => Ok(Some(Self { path, file, of: std::marker::PhantomData })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-                Err(MappingError::NotAllowed { path, source })
-            }
-            Err(source) => Err(MappingError::Number { path, source }),
-        }
+    fn find(path: PathBuf) -> Option<Self> {
+        path.exists().then_some(Self { path, of: std::marker::PhantomData })
     }
 
     fn read(&self) -> Result<N, MappingError> {
-        let mut bytes = [0; LONGEST];
-        let length = self.file.read_at(&mut bytes, 0);
-        let length =
-            length.map_err(|source| MappingError::Number { path: self.path.clone(), source })?;
-        let text = String::from_utf8_lossy(&bytes[..length]);
+        let path = || self.path.clone();
+        let text = std::fs::read_to_string(&self.path).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => MappingError::NotAllowed { path: path(), source },
+            _ => MappingError::Number { path: path(), source },
+        })?;
         let number = text.trim().parse();
-        number.map_err(|_| odd(self.path.clone(), format!("{:?} is not a number", text.trim())))
+        number.map_err(|_| odd(path(), format!("{:?} is not a number", text.trim())))
     }
 }
 
@@ -219,11 +200,6 @@ impl MappingSource for KvmMapping {
             last = next;
         }
         last.and(Err(MappingError::Unstable))
-    }
-
-    fn descriptors(&self) -> usize {
-        let of = |vcpu: &Vcpu| if vcpu.ratio.is_some() { 3 } else { 1 };
-        self.open.as_ref().map_or(0, |open| open.vcpus.iter().map(of).sum())
     }
 }
 
