@@ -20,8 +20,12 @@ use crate::interrupt::{self, Late};
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
 use crate::reader;
-use crate::scenario::Context;
+use crate::scenario::Need::{Fetched, Processors, Root};
+use crate::scenario::{Context, Need};
 
+/// What such a host needs.
+pub const NESTED: &[Need] =
+    &[Root, Processors, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")];
 /// Main memory of the inner host: its programs are in an initramfs.
 const HOST_MIB: u32 = 1536;
 /// Main memory of the inner guest.

@@ -11,6 +11,7 @@
 //! | [`delivery`] | the page that a guest reads: the vmclock device, an nvdimm or an ivshmem device |
 //! | [`entries`] | timelines as entries of a page |
 //! | [`guest_clock`] | the host's lines as functions of a guest's counter |
+//! | [`host`] | what the host gives each VM's page |
 //! | [`vm`] | one VM that is served: what happens to its page when something happens to the VM |
 //! | [`transit`] | a VM on its way between hosts: what each side does with its page |
 //! | [`vcpus`] | which thread of a QEMU runs which vCPU |
@@ -30,6 +31,7 @@ mod driver_tests;
 pub mod entries;
 pub mod examine;
 pub mod guest_clock;
+pub mod host;
 pub mod owner;
 pub mod qemu;
 pub mod transit;

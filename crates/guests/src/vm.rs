@@ -22,8 +22,7 @@
 //! of the pause.
 
 use timevisor_clock_page::{
-    ClockStatus, Counter, CounterId, Identity, LeapIndicator, NotedBirth, PageWriter, Sample, Slew,
-    Update, timescale_left_on,
+    ClockStatus, Counter, CounterId, Identity, NotedBirth, PageWriter, Sample, timescale_left_on,
 };
 use timevisor_linux::clock::realtime;
 use timevisor_linux::page::WritePage;
@@ -34,7 +33,8 @@ use timevisor_time::TimescaleId;
 use crate::counter_mapping::CounterMapping;
 use crate::delivery::{DeliveryError, DeliveryKind, PageDelivery};
 use crate::entries::TimelineEntry;
-use crate::guest_clock::{GuestCounter, for_guest};
+use crate::guest_clock::GuestCounter;
+use crate::host::{HostIdentity, HostUpdate, identity, timeline_of};
 use crate::qemu::Qemu;
 use crate::transit::{Step, Transit};
 
@@ -56,60 +56,6 @@ pub enum AttachError {
     /// The mapping is not a page.
     #[error("the page cannot be used")]
     Map(#[from] timevisor_linux::mapping::MapError),
-}
-
-/// The content of the host's page, from which the guests' pages are derived.
-#[derive(Clone, Copy, Debug)]
-pub struct HostUpdate {
-    /// For pages on TAI. The host's estimate is already monotonic.
-    pub tai: ScaleUpdate,
-    /// For pages on UTC.
-    pub utc: ScaleUpdate,
-    /// TAI - UTC, where known.
-    pub tai_offset: Option<i16>,
-    /// The leap second that pages announce.
-    pub leap: LeapIndicator,
-}
-
-impl HostUpdate {
-    fn on(&self, timescale: TimescaleId) -> ScaleUpdate {
-        if timescale == TimescaleId::Utc { self.utc } else { self.tai }
-    }
-}
-
-/// The host's clock on one timescale.
-#[derive(Clone, Copy, Debug)]
-pub struct ScaleUpdate {
-    /// The lines in force on the host's counter, or the status to publish without time and bounds.
-    pub update: Result<Update, ClockStatus>,
-    /// A number that changes whenever earlier publications become void.
-    pub disruptions: u64,
-}
-
-impl ScaleUpdate {
-    /// The same for a guest: how often the host was disrupted, and what its page shall say.
-    fn for_guest(self, mapping: &CounterMapping) -> (u64, Result<Update, ClockStatus>) {
-        let update = self.update.and_then(|update| {
-            let target = for_guest(&update.target, mapping).ok_or(update.status)?;
-            let horizon = guest_ticks(mapping, update.slew.horizon);
-            let as_of = mapping.guest_from_host(update.as_of);
-            Ok(Update { target, as_of, slew: Slew { horizon, ..update.slew }, ..update })
-        });
-        (self.disruptions, update)
-    }
-}
-
-/// What all pages of this host have in common.
-#[derive(Clone, Copy, Debug)]
-pub struct HostIdentity {
-    /// The host's machine id.
-    pub id: [u8; 16],
-    /// The host's counter.
-    pub counter: CounterId,
-    /// New for every page.
-    pub epoch: u64,
-    /// TAI - UTC, for the driver's probe.
-    pub tai_offset: Option<i16>,
 }
 
 /// A served VM.
@@ -611,36 +557,4 @@ impl Vm {
     pub fn ended(&self) -> &PidFd {
         &self.ended
     }
-}
-
-fn guest_ticks(mapping: &CounterMapping, host_ticks: u64) -> u64 {
-    mapping.guest_from_host(host_ticks).wrapping_sub(mapping.guest_from_host(0))
-}
-
-/// The identity of a VM's page, including one that is prepared before its VM starts.
-#[must_use]
-pub fn identity(name: &str, timescale: TimescaleId, host: HostIdentity) -> Identity {
-    let timeline = timeline_of(timescale);
-    Identity {
-        counter: host.counter,
-        timescale,
-        host: host.id,
-        vm: vm_id(name),
-        timeline,
-        epoch: host.epoch,
-    }
-}
-
-fn timeline_of(timescale: TimescaleId) -> &'static str {
-    if timescale == TimescaleId::Utc { "utc" } else { "tai" }
-}
-
-/// A VM's id: its name, cut or padded to 16 bytes. Names are unique on a host, and the page
-/// contains the host's id as well.
-fn vm_id(name: &str) -> [u8; 16] {
-    let mut id = [0; 16];
-    for (to, from) in id.iter_mut().zip(name.bytes()) {
-        *to = from;
-    }
-    id
 }

@@ -86,7 +86,7 @@ impl Kvm {
             }
         };
         // KVM stamps events in ticks of the guest's counter.
-        let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mut kvm| kvm.ratio());
+        let ratio = KvmMapping::new(DEBUGFS, vm.process.pid()).and_then(|mapping| mapping.ratio());
         let ratio = ratio.context("the rate of the guest's counter, which events' times need")?;
         let seen = Vm {
             pid: vm.process.pid(),

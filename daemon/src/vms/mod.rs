@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! | --- | --- |
+//! | `served.rs` | one VM that is served, and its lost monitor |
 //! | `monitor.rs` | one QMP connection: what is asked, and what survives it |
 //! | `qmp/` | the processes that speak QMP |
 //! | `channels.rs` | the facts that timelines and reservations use |
@@ -29,37 +30,38 @@ mod questions;
 mod registry;
 mod requests;
 mod retirement;
+mod served;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use timevisor_clock_page::{Counter, NotedBirth};
+use timevisor_clock_page::Counter;
 use timevisor_guests::Vm;
-use timevisor_guests::delivery::{DeliveryKind, PageFiles};
-use timevisor_guests::owner::{Discover, Owner, Rules};
-use timevisor_guests::qemu::Accelerator;
+use timevisor_guests::delivery::PageFiles;
+use timevisor_guests::host::{HostIdentity, HostUpdate, ScaleUpdate};
+use timevisor_guests::owner::{Discover, Rules};
 use timevisor_guests::transit::{Step, Transit};
-use timevisor_guests::vm::{HostIdentity, HostUpdate, ScaleUpdate};
 use timevisor_host_clock::Publication;
 use timevisor_host_clock::publication::PageUpdate;
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::TimeType;
-use timevisor_protocols::qmp::{MigrationStatus, News as Said, VmEvent};
+use timevisor_protocols::qmp::{News as Said, VmEvent};
 use timevisor_time::{Duration, TimescaleId};
 
 use self::discovery::Discovery;
 use self::helpers::Helpers;
 pub use self::helpers::be_helper;
-use self::host_cpu_time::{Sampler, Threads};
-use self::monitor::{Connected, Monitor, News, Wanted};
+use self::host_cpu_time::Sampler;
+use self::monitor::{Connected, Monitor, News};
 use self::prepared::Prepared;
 use self::qmp::QmpHelpers;
 pub use self::qmp::be_qmp_helper;
 use self::questions::About;
 use self::registry::{Entry, Registry};
 use self::retirement::Removed;
-use crate::announce::{Budget, PerUser};
+use self::served::{Reconnect, Served};
+use crate::announce::PerUser;
 use crate::clock::{HostClock, epoch};
 use crate::config::Config;
 
@@ -94,94 +96,6 @@ pub enum Token {
     Helper(u32),
     /// The helper of this user that speaks QMP.
     QmpHelper(u32),
-}
-
-struct Served {
-    vm: Vm,
-    monitor: Option<Monitor>,
-    reconnect: Option<Reconnect>,
-    /// The birth from which its age continues on arrival, if its page does not carry it.
-    elapsed_since: Option<NotedBirth>,
-    /// When to ask how its migration stands, while it is leaving.
-    ask_at: Duration,
-    /// Polled eagerly until this time.
-    eager_until: Duration,
-    /// Number of replaced pages reported so far.
-    replaced: u64,
-    /// Number of resets so far.
-    resets: u64,
-    /// Why it must not leave this host now, apart from its monitor's reasons.
-    held: Option<&'static str>,
-    /// Another number for each VM that was attached.
-    life: u64,
-    /// Who runs it, and thus causes log lines.
-    user: u32,
-    /// To whom it belongs, if root added it by hand.
-    added: Option<Owner>,
-    /// Its name belongs to its owner; otherwise it counts as one of its user's choice.
-    bound: bool,
-    /// How often the loss of its monitor may still be logged.
-    told_lost: Budget,
-    threads: Threads,
-    /// Its counter mapping is being read.
-    asking: bool,
-    /// QEMU may resume it, if that was asked for, as soon as its page says what is known.
-    may_resume: bool,
-}
-
-impl Served {
-    /// Its QMP socket, and what is pending there.
-    fn speaks_through(&self) -> Option<(&Path, &Wanted)> {
-        let lost = self.reconnect.as_ref().map(|lost| (lost.path.as_path(), &lost.wanted));
-        self.monitor.as_ref().map(|monitor| (monitor.path(), monitor.wanted())).or(lost)
-    }
-
-    /// What a later daemon would have to do, too: to resume it, and to say from when its age goes on.
-    fn pending(&self) -> (bool, bool) {
-        let resume = self.speaks_through().is_some_and(|(_, wanted)| wanted.resume);
-        (resume, self.elapsed_since.is_some())
-    }
-
-    /// Has a helper speak through a connection.
-    fn speak(&mut self, connected: Connected, helpers: &mut QmpHelpers) {
-        let shared = self.vm.delivery != DeliveryKind::Vmclock;
-        let pending = self.speaks_through().map(|(_, wanted)| wanted.clone());
-        let mut monitor = connected.begin(helpers, self.user, shared);
-        monitor.take_over(pending.unwrap_or_default());
-        self.monitor = Some(monitor);
-        self.reconnect = None;
-    }
-
-    /// Cancels a migration that somebody else has started and that must not happen. QEMU can cancel
-    /// it only once it is active.
-    fn forbid_unsafe_move(&mut self, told: &mut PerUser) {
-        let Transit::Leaving(MigrationStatus::Active) = self.vm.transit() else { return };
-        let Some(monitor) = &mut self.monitor else { return };
-        if let Some(why) = self.held.or_else(|| monitor.immovable()) {
-            if told.take(self.user, monotonic()) {
-                tracing::warn!("VM {}: its migration is cancelled: {why}", self.vm.name);
-            }
-            monitor.cancel_migration();
-        }
-    }
-
-    fn tell_of_replacements(&mut self, told: &mut PerUser) {
-        let before = std::mem::replace(&mut self.replaced, self.vm.replaced());
-        if before != self.replaced && told.take(self.user, monotonic()) {
-            tracing::info!(
-                "VM {}: its page was overwritten (a snapshot was loaded): written again from the beginning",
-                self.vm.name
-            );
-        }
-    }
-}
-
-/// A socket to reconnect to.
-struct Reconnect {
-    path: PathBuf,
-    since: Duration,
-    at: Duration,
-    wanted: Wanted,
 }
 
 pub struct Vms {
@@ -306,7 +220,7 @@ impl Vms {
     pub fn poll_at(&self) -> Duration {
         let leaves = |s: &&Served| matches!(s.vm.transit(), Transit::Leaving(_));
         let ask = self.served.iter().filter(leaves).map(|s| s.ask_at).min();
-        let looks = |s: &Served| is_unsettled(s) || is_kvm(s);
+        let looks = |s: &Served| s.is_unsettled() || s.is_kvm();
         let look = self.served.iter().any(looks).then_some(self.next_look);
         let discovery = self.discovers().then_some(self.next_discovery);
         let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
@@ -485,22 +399,22 @@ impl Vms {
         }
         self.take_answers(clock);
         if now >= self.next_look {
-            let eager = |s: &Served| s.vm.is_exposed() || (now < s.eager_until && is_unsettled(s));
+            let eager = |s: &Served| s.vm.is_exposed() || (now < s.eager_until && s.is_unsettled());
             let hurry = self.served.iter().any(eager);
             self.next_look = now + if hurry { EAGER_INTERVAL } else { LOOK_INTERVAL };
             let regular = now >= self.next_turn;
             if regular {
                 (self.next_turn, self.turn) = (now + LOOK_INTERVAL, self.turn.wrapping_add(1));
             }
-            let (kvm, mut at) = (self.served.iter().filter(|s| is_kvm(s)).count(), 0);
+            let (kvm, mut at) = (self.served.iter().filter(|s| s.is_kvm()).count(), 0);
             for index in 0..self.served.len() {
                 if self.served[index].vm.arrive_late() == Step::Arrive {
                     self.follow(index, Step::Arrive, false);
                 }
                 let served = &self.served[index];
-                let in_turn = is_kvm(served) && regular && is_its_turn(self.turn, at, kvm);
-                at += usize::from(is_kvm(served));
-                if in_turn || is_unsettled(served) {
+                let in_turn = served.is_kvm() && regular && is_its_turn(self.turn, at, kvm);
+                at += usize::from(served.is_kvm());
+                if in_turn || served.is_unsettled() {
                     self.served[index].vm.look();
                     self.served[index].tell_of_replacements(&mut self.told);
                 }
@@ -576,17 +490,6 @@ impl Vms {
         let update = host_update(publication);
         self.served[index].vm.publish(&update, &clock.counter);
     }
-}
-
-fn is_kvm(served: &Served) -> bool {
-    served.vm.qemu.accelerator == Accelerator::Kvm
-}
-
-/// Whether it has to be polled until the state is first known, or because nothing else tells.
-fn is_unsettled(served: &Served) -> bool {
-    served.vm.mapping().is_none()
-        || (served.monitor.as_ref().is_none_or(|monitor| !monitor.is_ready())
-            && served.vm.qemu.accelerator == Accelerator::Tcg)
 }
 
 /// KVM's mappings are looked at in turns: nobody reports a plugged vCPU, a guest that writes its TSC, or

@@ -2,12 +2,11 @@
 //!
 //! `/sys/kernel/debug/kvm/PID-FD/vcpuN/{tsc-offset, tsc-scaling-ratio, tsc-scaling-ratio-frac-bits}`
 //! (arch/x86/kvm/debugfs.c); the ratio's files exist only if the processor supports TSC scaling.
-//! Each read opens them: the kernel lets nobody seek in such a file (`simple_attr_open`). This module
-//! does not watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does not support the
-//! counters of Arm guests.
+//! Each read opens them: the kernel lets nobody seek in such a file, so a descriptor that is kept reads
+//! once (`simple_attr_open`). This module does not watch for changes (the tracepoint kvm:kvm_write_tsc_offset does), and does
+//! not support the counters of Arm guests.
 
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use timevisor_time::CounterRatio;
@@ -20,32 +19,9 @@ pub const DEBUGFS: &str = "/sys/kernel/debug/kvm";
 const TRIES: usize = 8;
 
 /// One virtual machine in debugfs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvmMapping {
     folder: PathBuf,
-    known: Option<Known>,
-}
-
-/// The files of all vCPUs.
-#[derive(Debug)]
-struct Known {
-    /// Links of the folder, of which each vCPU's folder is one.
-    links: u64,
-    vcpus: Vec<Vcpu>,
-}
-
-#[derive(Debug)]
-struct Vcpu {
-    offset: Attribute<i64>,
-    /// Where the processor scales: the ratio, and its fraction bits.
-    ratio: Option<(Attribute<u64>, Attribute<u8>)>,
-}
-
-/// A file with one number.
-#[derive(Debug)]
-struct Attribute<N> {
-    path: PathBuf,
-    of: std::marker::PhantomData<N>,
 }
 
 impl KvmMapping {
@@ -57,7 +33,7 @@ impl KvmMapping {
         let prefix = format!("{pid}-");
         let name = entries(root.as_ref())?.into_iter().find(|name| name.starts_with(&prefix));
         let name = name.ok_or(MappingError::NoVirtualMachine(pid))?;
-        Ok(Self { folder: root.as_ref().join(name), known: None })
+        Ok(Self { folder: root.as_ref().join(name) })
     }
 
     /// A warning about a mapping, if there is a reason for one.
@@ -74,110 +50,38 @@ impl KvmMapping {
     ///
     /// # Errors
     /// When there is no vCPU, or their ratios differ.
-    pub fn ratio(&mut self) -> Result<CounterRatio, MappingError> {
-        Ok(self.agreed(|a, b| a.ratio == b.ratio)?.ratio)
-    }
-
-    /// The mapping on which all vCPUs agree by this comparison.
-    fn agreed(
-        &mut self,
-        same: fn(&CounterMapping, &CounterMapping) -> bool,
-    ) -> Result<CounterMapping, MappingError> {
+    pub fn ratio(&self) -> Result<CounterRatio, MappingError> {
         let mut agreed: Option<CounterMapping> = None;
-        for mapping in self.mappings()? {
+        for mapping in self.vcpus()? {
             match agreed {
                 None => agreed = Some(mapping),
-                Some(first) if same(&first, &mapping) => {}
+                Some(first) if first.ratio == mapping.ratio => {}
+                Some(first) => return Err(MappingError::Disagree { first, other: mapping }),
+            }
+        }
+        agreed.map(|first| first.ratio).ok_or_else(|| MappingError::NoVcpu(self.folder.clone()))
+    }
+
+    fn vcpus(&self) -> Result<Vec<CounterMapping>, MappingError> {
+        let mut names = entries(&self.folder)?;
+        names.retain(|name| {
+            name.strip_prefix("vcpu").is_some_and(|number| number.parse::<u32>().is_ok())
+        });
+        names.sort();
+        names.iter().filter_map(|name| vcpu(&self.folder.join(name)).transpose()).collect()
+    }
+
+    fn read_once(&self) -> Result<CounterMapping, MappingError> {
+        let mut agreed = None;
+        for mapping in self.vcpus()? {
+            match agreed {
+                None => agreed = Some(mapping),
+                Some(first) if first == mapping => {}
                 Some(first) => return Err(MappingError::Disagree { first, other: mapping }),
             }
         }
         agreed.ok_or_else(|| MappingError::NoVcpu(self.folder.clone()))
     }
-
-    /// The mapping of each vCPU.
-    fn mappings(&mut self) -> Result<Vec<CounterMapping>, MappingError> {
-        let links =
-            std::fs::metadata(&self.folder).map_err(|e| not_there(&self.folder, e))?.nlink();
-        let known = self.known.take().filter(|known| known.links == links);
-        if let Some(known) = known {
-            let found: Result<Vec<_>, _> = known.vcpus.iter().map(Vcpu::read).collect();
-            // One that was unplugged cannot be read any more, while another one was plugged.
-            if let Ok(found) = found {
-                self.known = Some(known);
-                return Ok(found);
-            }
-        }
-        let names = vcpus_in(&self.folder)?;
-        let find = |name: &String| Vcpu::find(&self.folder.join(name)).transpose();
-        let vcpus: Vec<Vcpu> = names.iter().filter_map(find).collect::<Result<_, _>>()?;
-        let found = vcpus.iter().map(Vcpu::read).collect();
-        self.known = Some(Known { links, vcpus });
-        found
-    }
-}
-
-fn vcpus_in(folder: &Path) -> Result<Vec<String>, MappingError> {
-    let mut names = entries(folder)?;
-    names.retain(|name| {
-        name.strip_prefix("vcpu").is_some_and(|number| number.parse::<u32>().is_ok())
-    });
-    names.sort();
-    Ok(names)
-}
-
-impl Vcpu {
-    /// `None` for one without a TSC.
-    fn find(folder: &Path) -> Result<Option<Self>, MappingError> {
-        let Some(offset) = Attribute::find(folder.join("tsc-offset")) else { return Ok(None) };
-        let mul = Attribute::find(folder.join("tsc-scaling-ratio"));
-        let bits = Attribute::find(folder.join("tsc-scaling-ratio-frac-bits"));
-        match (mul, bits) {
-            (None, None) => Ok(Some(Self { offset, ratio: None })),
-            (Some(mul), Some(bits)) => Ok(Some(Self { offset, ratio: Some((mul, bits)) })),
-            (mul, _) => {
-                let there = if mul.is_some() { "a ratio" } else { "fraction bits" };
-                Err(odd(folder.join("tsc-scaling-ratio"), format!("{there} alone")))
-            }
-        }
-    }
-
-    fn read(&self) -> Result<CounterMapping, MappingError> {
-        let ratio = match &self.ratio {
-            None => CounterRatio::ONE,
-            Some((mul, bits)) => match (mul.read()?, bits.read()?) {
-                (mul @ 1.., frac_bits @ 0..=63) => CounterRatio { mul, frac_bits },
-                (mul, bits) => {
-                    return Err(odd(
-                        self.offset.path.with_file_name("tsc-scaling-ratio"),
-                        format!("ratio {mul} with {bits} fraction bits"),
-                    ));
-                }
-            },
-        };
-        Ok(CounterMapping { ratio, offset: self.offset.read()?, running: true })
-    }
-}
-
-impl<N: std::str::FromStr> Attribute<N> {
-    /// `None` where there is no such file.
-    fn find(path: PathBuf) -> Option<Self> {
-        path.exists().then_some(Self { path, of: std::marker::PhantomData })
-    }
-
-    fn read(&self) -> Result<N, MappingError> {
-        let path = || self.path.clone();
-        let text = std::fs::read_to_string(&self.path).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => MappingError::NotAllowed { path: path(), source },
-            _ => MappingError::Number { path: path(), source },
-        })?;
-        let number = text.trim().parse();
-        number.map_err(|_| odd(path(), format!("{:?} is not a number", text.trim())))
-    }
-}
-
-fn odd(path: PathBuf, text: String) -> MappingError {
-    let source = io::Error::new(io::ErrorKind::InvalidData, text);
-    MappingError::Number { path, source }
 }
 
 impl MappingSource for KvmMapping {
@@ -186,10 +90,9 @@ impl MappingSource for KvmMapping {
     fn read(&mut self) -> Result<CounterMapping, MappingError> {
         // Offset and ratio are separate files, so a pair is accepted when two reads agree. vCPUs
         // that disagree may be changing from one common offset to the next.
-        let same = |a: &CounterMapping, b: &CounterMapping| a == b;
-        let mut last = self.agreed(same);
+        let mut last = self.read_once();
         for _ in 1..TRIES {
-            let next = self.agreed(same);
+            let next = self.read_once();
             match (&last, &next) {
                 (Ok(a), Ok(b)) if a == b => return next,
                 (Err(MappingError::Disagree { .. }), _)
@@ -203,15 +106,48 @@ impl MappingSource for KvmMapping {
     }
 }
 
-fn not_there(folder: &Path, source: io::Error) -> MappingError {
-    match source.kind() {
-        io::ErrorKind::NotFound => MappingError::NoDebugfs(folder.to_owned()),
-        _ => MappingError::NotAllowed { path: folder.to_owned(), source },
+/// One vCPU; `None` for one without a TSC.
+fn vcpu(folder: &Path) -> Result<Option<CounterMapping>, MappingError> {
+    let Some(offset) = number::<i64>(&folder.join("tsc-offset"))? else { return Ok(None) };
+    let mul = number::<u64>(&folder.join("tsc-scaling-ratio"))?;
+    let frac_bits = number::<u8>(&folder.join("tsc-scaling-ratio-frac-bits"))?;
+    let ratio = match (mul, frac_bits) {
+        (Some(mul @ 1..), Some(frac_bits @ 0..=63)) => CounterRatio { mul, frac_bits },
+        (None, None) => CounterRatio::ONE,
+        (mul, bits) => {
+            let path = folder.join("tsc-scaling-ratio");
+            let source = io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("ratio {mul:?} with {bits:?} fraction bits"),
+            );
+            return Err(MappingError::Number { path, source });
+        }
+    };
+    Ok(Some(CounterMapping { ratio, offset, running: true }))
+}
+
+fn number<N: std::str::FromStr>(path: &Path) -> Result<Option<N>, MappingError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => text.trim().parse().map(Some).map_err(|_| {
+            let source = io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{:?} is not a number", text.trim()),
+            );
+            MappingError::Number { path: path.to_owned(), source }
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(MappingError::NotAllowed { path: path.to_owned(), source })
+        }
+        Err(source) => Err(MappingError::Number { path: path.to_owned(), source }),
     }
 }
 
 fn entries(folder: &Path) -> Result<Vec<String>, MappingError> {
-    let error = |source: io::Error| not_there(folder, source);
+    let error = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => MappingError::NoDebugfs(folder.to_owned()),
+        _ => MappingError::NotAllowed { path: folder.to_owned(), source },
+    };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(error)? {
         names.extend(entry.map_err(error)?.file_name().into_string().ok());
@@ -255,7 +191,6 @@ mod tests {
         let scaled = read(&tree(&["5\n"], Some(("225179981368524\n", "48\n")))).unwrap();
         assert_eq!(scaled.ratio, CounterRatio { mul: 225_179_981_368_524, frac_bits: 48 });
         let ratio = |root: &tempfile::TempDir| KvmMapping::new(root.path(), 1234).unwrap().ratio();
-        assert!(ratio(&tree(&["1\n"], Some(("3\n", "1\n")))).is_ok());
         assert_eq!(ratio(&tree(&["1\n", "2\n"], None)).unwrap(), CounterRatio::ONE);
         assert_eq!(ratio(&tree(&["1\n"], Some(("3\n", "1\n")))).unwrap().mul, 3);
         let none = KvmMapping::new(tree(&[], None).path(), 12345).unwrap().ratio();
@@ -264,7 +199,7 @@ mod tests {
         assert!(KvmMapping::caution(&read(&tree(&["0\n"], None)).unwrap()).is_some());
     }
 
-    /// The files stay open, and vCPUs come and go.
+    /// Offsets change, and vCPUs come and go.
     #[test]
     fn what_changes_is_read() {
         let root = tree(&["5\n", "5\n"], None);

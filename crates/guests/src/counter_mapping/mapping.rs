@@ -136,11 +136,6 @@ pub trait MappingSource {
     /// # Errors
     /// When there is none, or it cannot be read; the page must then state this.
     fn read(&mut self) -> Result<CounterMapping, MappingError>;
-
-    /// How many descriptors it keeps open between two reads.
-    fn descriptors(&self) -> usize {
-        2
-    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use super::message::{Answer, Answered, Asked, NotServed, Question};
 use crate::counter_mapping::{self, MappingError, MappingSource, Programs};
 use crate::qemu::{Accelerator, Qemu, QemuError};
 
-/// The descriptors of sources of mappings that are kept open, with some to spare to the helper's limit.
-/// More VMs than that cost another search each time.
-const MOST_DESCRIPTORS: usize = 700;
+/// Sources of mappings that are kept open, each with a descriptor or two. More VMs than that cost
+/// another search each time.
+const MOST_SOURCES: usize = 300;
 
 /// What a helper keeps between questions.
 #[derive(Default)]
@@ -53,13 +53,10 @@ impl Examiner {
         let found = source.read();
         // The source may belong to an earlier state (a QEMU that was still starting).
         if matches!(found, Ok(_) | Err(MappingError::Unsettled)) {
-            let kept = |all: &HashMap<Process, Box<dyn MappingSource + Send>>| {
-                all.values().map(|source| source.descriptors()).sum::<usize>()
-            };
-            if kept(&self.sources) + source.descriptors() > MOST_DESCRIPTORS {
+            if self.sources.len() >= MOST_SOURCES {
                 self.sources.retain(|process, _| process.is_running());
             }
-            if kept(&self.sources) + source.descriptors() <= MOST_DESCRIPTORS {
+            if self.sources.len() < MOST_SOURCES {
                 self.sources.insert(process, source);
             }
         }

@@ -23,6 +23,7 @@ pub(crate) mod strangers;
 pub(crate) mod stuck;
 pub(crate) mod systemd;
 
+use crate::nested::NESTED;
 use crate::scenario::Need::{self, Apt, ExclusiveCpu, Fetched, Plugin, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
 
@@ -149,13 +150,7 @@ const TESTS: &[Test] = &[
         name: "clock-four-guests",
         about: "four guests of both deliveries at once; one is killed",
         tier: Tier::All,
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 80,
         run: clock::four_guests,
     },
@@ -215,13 +210,7 @@ const TESTS: &[Test] = &[
         name: "hold-cycles",
         about: "a workload under timevisor-guest --hold, restored and moved CYCLES times (100): every read of CLOCK_REALTIME is right",
         tier: Tier::Weekly { why: "a hundred restores and moves take a quarter of an hour" },
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 900,
         run: hold_cycles::hold_cycles,
     },
@@ -357,27 +346,15 @@ const TESTS: &[Test] = &[
         name: "kvm-nested",
         about: "a guest under real KVM (itself under TCG): mapping from debugfs, right across stop and cont",
         tier: Tier::All,
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 120,
         run: kvm::nested,
     },
     Test {
         name: "kvm-nested-states",
-        about: "under real KVM (itself under TCG) a vCPU is plugged and a snapshot is loaded: right, or unknown (by name only)",
+        about: "under real KVM (itself under TCG) a vCPU is plugged and a snapshot is loaded: right, or unknown (by name only); written, and never run so far",
         tier: Tier::Weekly { why: "an inner guest that is emulated twice hangs now and then" },
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 300,
         run: kvm::nested_states,
     },
@@ -387,13 +364,7 @@ const TESTS: &[Test] = &[
         tier: Tier::Weekly {
             why: "the inner guest hangs at a reset now and then under two layers of emulation; the cause is unknown",
         },
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 300,
         run: kvm::nested_reset,
     },

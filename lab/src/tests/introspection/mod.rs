@@ -14,6 +14,7 @@ pub(crate) mod reserve;
 pub(crate) mod symbols;
 pub(crate) mod verifier;
 
+use crate::nested::NESTED;
 use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, FlatPrograms, Plugin, Processors, Root};
 use crate::scenario::{Family, Test, Tier};
 
@@ -138,13 +139,7 @@ const TESTS: &[Test] = &[
         name: "introspect-kvm",
         about: "timevisord attaches to a guest under real KVM (itself under TCG): every call of a program with its time; kill -9; cycles; a reset",
         tier: Tier::All,
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 400,
         run: kvm::kvm,
     },
@@ -169,13 +164,7 @@ const TESTS: &[Test] = &[
         name: "introspect-kvm-cycles",
         about: "attached and detached 1000 times (CYCLES) while a guest with two vCPUs works: its kernel says nothing, events are exact before and after",
         tier: Tier::Weekly { why: "a thousand cycles take tens of minutes" },
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 1800,
         run: kvm_cycles::kvm_cycles,
     },
@@ -185,13 +174,7 @@ const TESTS: &[Test] = &[
         tier: Tier::Weekly {
             why: "a variant of introspect-kvm, which takes minutes under two layers of emulation",
         },
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 400,
         run: kvm::port,
     },

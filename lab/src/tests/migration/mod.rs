@@ -4,7 +4,8 @@ pub(crate) mod hosts;
 pub(crate) mod kvm;
 pub(crate) mod nvdimm;
 
-use crate::scenario::Need::{Fetched, Processors, Root};
+use crate::nested::NESTED;
+use crate::scenario::Need::{Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -61,15 +62,9 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "migrate-kvm",
-        about: "moves under real KVM (itself under TCG) by both deliveries: held, at once, by somebody else's cont, multifd, post-copy",
+        about: "moves under real KVM (itself under TCG) by both deliveries: held, at once, by somebody else's cont, multifd, post-copy; written, and never run so far",
         tier: Tier::Weekly { why: "moves between hosts that are emulated twice take minutes" },
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 900,
         run: kvm::kvm,
     },
@@ -93,13 +88,7 @@ const TESTS: &[Test] = &[
         name: "migrate-load",
         about: "the same with a guest that dirties its memory, busy processors and a busy network",
         tier: Tier::All,
-        needs: &[
-            Root,
-            Processors,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-        ],
+        needs: NESTED,
         seconds: 100,
         run: hosts::loaded,
     },
