@@ -194,7 +194,11 @@ impl Proposer {
                 let at = timeline.now()?.latest_ns() + lead_ns;
                 run.first_at = run.first_at.min(at);
                 let begun = Instant::now();
-                open.push(group.propose_with(at, at.to_string().as_bytes(), None, LATE_AT_MOST)?);
+                let pending = group.propose_with(at, at.to_string().as_bytes(), None, LATE_AT_MOST);
+                // The next reading tells why the clock did not suffice.
+                open.push(pending.with_context(|| {
+                    format!("proposal {}, then {:?}", run.proposals, timeline.now())
+                })?);
                 run.proposals += 1;
                 if run.proposals.is_multiple_of(2 * pace.at_once)
                     && let Some(pending) = open.last()

@@ -82,6 +82,21 @@ pub struct At<S> {
     pub latest: Instant<S>,
 }
 
+impl<S> At<S> {
+    /// The same, with bounds that hold all three. Where the lines are as good as one, as on the host
+    /// that a timeline has its time from, rounding may have crossed them.
+    #[inline(always)]
+    #[must_use]
+    pub fn outward(self) -> Self {
+        let Self { earliest, estimate, latest } = self;
+        Self {
+            earliest: earliest.min(estimate).min(latest),
+            estimate,
+            latest: latest.max(estimate).max(earliest),
+        }
+    }
+}
+
 impl<S> Lines<S> {
     /// No time, and bounds that exclude nothing.
     pub(crate) const NOTHING: Self = {
@@ -151,11 +166,11 @@ impl<S> Lines<S> {
         past != 0 && past >> 63 == 0
     }
 
-    /// The interval at one counter value; `None` only for lines that break their invariant.
+    /// The interval at one counter value, with the estimate in it.
     #[must_use]
-    pub fn interval_at(&self, counter: u64) -> Option<Interval<S>> {
-        let at = self.at(counter);
-        Interval::new(at.earliest, at.latest)
+    pub fn interval_at(&self, counter: u64) -> Interval<S> {
+        let at = self.at(counter).outward();
+        Interval::new(at.earliest, at.latest).unwrap_or(Interval::UNKNOWN)
     }
 
     /// The same lines with another base. One unit is added to `latest`: evaluation rounds down,

@@ -97,9 +97,7 @@ impl Policy {
     #[must_use]
     pub fn must_step(&self, in_force: &Lines<Tai>, target: &Lines<Tai>, now: u64) -> bool {
         let estimate = in_force.at(now).estimate;
-        let (Some(old), Some(new)) = (in_force.interval_at(now), target.interval_at(now)) else {
-            return false;
-        };
+        let (old, new) = (in_force.interval_at(now), target.interval_at(now));
         old.intersect(&new).is_none() || estimate - new.latest() > STEP_BACK
     }
 

@@ -454,7 +454,7 @@ fn reading_of(found: &Snapshot) -> Result<Reading, ReadError> {
     if !is_ordered(&at) && Meta::has_estimate(meta) {
         return Err(ReadError::OutOfOrder);
     }
-    let At { earliest, estimate, latest } = at;
+    let At { earliest, estimate, latest } = at.outward();
     let expired = lines.is_expired(counter);
     Ok(Reading { counter, earliest, estimate, latest, disruption, error_bits, meta, expired })
 }

@@ -461,8 +461,7 @@ impl HostClock {
     /// Returns what this clock says of the present; `None` while it knows nothing.
     pub fn known(&self) -> Option<KnownTime> {
         let lines = self.writer().in_force()?.shifted::<Tai>(Duration::ZERO);
-        let at = lines.at(self.counter.read_ordered());
-        let interval = Interval::new(at.earliest, at.latest)?;
+        let interval = lines.interval_at(self.counter.read_ordered());
         Some(KnownTime { interval, status: self.writer().status() })
     }
 

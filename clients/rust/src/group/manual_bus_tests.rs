@@ -1,5 +1,5 @@
 use super::*;
-use crate::group::{Accept, Group, Inbox, JoinOptions, Order, Reported};
+use crate::group::{Accept, Group, GroupError, Inbox, JoinOptions, Order, Reported};
 use crate::manual::Clock;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -106,4 +106,25 @@ fn who_is_cut_off_has_gone_and_comes_back() {
     let pending = a.propose(1_000_500_000_000, b"").unwrap();
     cell.clock.advance(Duration::from_secs(1));
     assert!(!pending.decided(LONG).unwrap());
+}
+
+/// What `propose` refuses has a wait that ends when it no longer does: others' words of this member
+/// come a moment later than its page's.
+#[test]
+fn who_waits_for_quality_can_propose_then() {
+    let cell = Cell::new();
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    a.wait_for(2, LONG).unwrap();
+    for _ in 0..20 {
+        cell.clock.forget();
+        assert!(a.propose(1_001_000_000_000, b"").is_err());
+        assert!(matches!(a.wait_for(2, Duration::ZERO), Err(GroupError::TimedOut)));
+        let named = a.wait_for_names(&["a"], Duration::ZERO);
+        assert!(matches!(named, Err(GroupError::TimedOut)));
+        assert!(a.wait_for_fd(2).unwrap().on_ready().unwrap().is_none());
+        cell.clock.step(1_000_000_000_000);
+        a.wait_for_names(&["a", "b"], LONG).unwrap();
+        a.propose(1_001_000_000_000, b"").unwrap();
+    }
+    b.leave();
 }

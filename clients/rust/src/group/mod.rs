@@ -260,7 +260,7 @@ impl Group {
     /// # Errors
     /// When the time is over.
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<(), GroupError> {
-        self.wait(timeout, |state| state.has_met(count).then_some(()))
+        self.wait(timeout, |state| self.shared.has_met(state, count).then_some(()))
     }
 
     /// Waits until these members are there, whose clocks meet their requirements.
@@ -268,7 +268,7 @@ impl Group {
     /// # Errors
     /// When the time is over.
     pub fn wait_for_names(&self, names: &[&str], timeout: Duration) -> Result<(), GroupError> {
-        self.wait(timeout, |state| state.has_met_names(names).then_some(()))
+        self.wait(timeout, |state| self.shared.has_met_names(state, names).then_some(()))
     }
 
     /// Publishes a message with the time of now.

@@ -141,6 +141,26 @@ impl Shared {
         Now { elapsed: span(self.begun.elapsed()), reading }
     }
 
+    /// Whether so many members are there, this one included, whose clocks meet their requirements. Of
+    /// this one the page is asked: others hear a moment later what it says.
+    pub fn has_met(&self, state: &State, count: usize) -> bool {
+        state.members.values().filter(|it| it.met).count() >= count && self.meets()
+    }
+
+    /// Whether these members are there, and their clocks meet their requirements.
+    pub fn has_met_names(&self, state: &State, names: &[impl AsRef<str>]) -> bool {
+        let own = self.join.own.name.to_string();
+        let met = |name: &str| {
+            let is_told = state.members.get(name).is_some_and(|it| it.met);
+            is_told && (name != own || self.meets())
+        };
+        names.iter().all(|name| met(name.as_ref()))
+    }
+
+    fn meets(&self) -> bool {
+        self.now().reading.is_some_and(|reading| reading.met)
+    }
+
     /// Does something with the member, sends what comes of it, and wakes the group's thread.
     pub fn act<T>(
         &self,
@@ -225,16 +245,6 @@ impl Shared {
 impl State {
     pub fn is_connected(&self) -> bool {
         self.has_joined && self.place.line.takes_frames()
-    }
-
-    /// Whether so many members are there whose clocks meet their requirements.
-    pub fn has_met(&self, count: usize) -> bool {
-        self.members.values().filter(|it| it.met).count() >= count
-    }
-
-    /// Whether these members are there, and their clocks meet their requirements.
-    pub fn has_met_names(&self, names: &[impl AsRef<str>]) -> bool {
-        names.iter().all(|name| self.members.get(name.as_ref()).is_some_and(|it| it.met))
     }
 
     /// Ends all inboxes: what is in them can still be read.

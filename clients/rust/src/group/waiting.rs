@@ -160,7 +160,9 @@ impl Group {
     /// # Errors
     /// When the kernel has no descriptor for it.
     pub fn wait_for_fd(&self, count: usize) -> Result<GroupWait<()>, GroupError> {
-        Ok(GroupWait::new(&self.shared, move |state| state.has_met(count).then_some(()))?)
+        let shared = Arc::clone(&self.shared);
+        let look = move |state: &mut State| shared.has_met(state, count).then_some(());
+        Ok(GroupWait::new(&self.shared, look)?)
     }
 
     /// As [`Self::wait_for_names`], for an event loop.
@@ -169,7 +171,9 @@ impl Group {
     /// As [`Self::wait_for_fd`].
     pub fn wait_for_names_fd(&self, names: &[&str]) -> Result<GroupWait<()>, GroupError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Ok(GroupWait::new(&self.shared, move |state| state.has_met_names(&names).then_some(()))?)
+        let shared = Arc::clone(&self.shared);
+        let look = move |state: &mut State| shared.has_met_names(state, &names).then_some(());
+        Ok(GroupWait::new(&self.shared, look)?)
     }
 
     /// As [`Self::barrier`], for an event loop. Dropped before the release, this member does not wait

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use timevisor_time::{Instant, Period, RateError};
+use timevisor_time::{Instant, Period, RateError, Tai};
 
 use super::*;
 use crate::Page;
@@ -286,6 +286,30 @@ fn an_entry_that_is_out_of_order_is_refused() {
             assert_eq!(reader.read_estimate().map(drop) == refused, !outward, "{damaged} {by}");
             assert_eq!(reader.lines().map(drop) == refused, !outward, "{damaged} {by}");
         }
+    }
+}
+
+/// Where the lines are one, as on the host that a timeline has its time from, their rounding may
+/// cross them. Readings are in order for all that, and wide enough for all three.
+#[test]
+fn what_rounding_has_crossed_is_put_in_order() {
+    for (part, by) in [(entry::EARLIEST, 40), (entry::ESTIMATE, 40), (entry::LATEST, 40)] {
+        let page = Page::new();
+        let mut writer = PageWriter::take_over(&page, identity(), Some(37));
+        writer.publish(&update(0, 0), &tsc(0));
+        let own = page.entry(0);
+        let fraction = 1 << 63;
+        for at in [entry::EARLIEST, entry::ESTIMATE, entry::LATEST] {
+            own[at].store(own[entry::ESTIMATE].load(Relaxed), Relaxed);
+            own[at + 1].store(if at == part { fraction + by } else { fraction }, Relaxed);
+        }
+        let reader = Reader::open(&page, tsc(0), 0).unwrap();
+        let reading = reader.convert(own[entry::BASE].load(Relaxed)).unwrap();
+        let fraction = |instant: Instant<_>| instant.to_words().1;
+        assert!(reading.earliest <= reading.estimate && reading.estimate <= reading.latest);
+        assert!(reading.interval::<Tai>().is_some(), "{part}");
+        let ends = (fraction(reading.earliest), fraction(reading.latest));
+        assert_eq!(ends, (1 << 63, (1 << 63) + by), "{part}");
     }
 }
 

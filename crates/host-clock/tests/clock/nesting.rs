@@ -85,7 +85,8 @@ proptest! {
             let publication = machine.publish(&mut clock);
             let after = machine.read();
             let in_force = publication.clock.lines.unwrap();
-            prop_assert!(in_force.interval_at(now).is_some());
+            let at = in_force.at(now);
+            prop_assert!(at.earliest <= at.latest);
             if let Some((reading, lines)) = before && reading.disruption == after.disruption {
                 prop_assert!(after.estimate >= reading.estimate, "{} < {}", after.estimate, reading.estimate);
                 prop_assert!(nested(&after, &lines, &clock), "bounds left those before");
