@@ -3,8 +3,10 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `introspect/plot.rs` | events as a picture |
+//! | `introspect/plugins.rs` | the guest systems that are known, and the check of a plugin |
 
 mod plot;
+mod plugins;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
+use timevisor_introspection::os::described;
 use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::Image;
 use timevisor_protocols::control::{
@@ -32,6 +35,8 @@ pub enum Command {
     List(List),
     /// Print events as they happen, until interrupted
     Trace(Trace),
+    /// List the guest systems that are known: built in, and described by plugins
+    Plugins(plugins::Plugins),
 }
 
 #[derive(Args)]
@@ -125,17 +130,20 @@ const INTERVAL: Duration = Duration::from_millis(100);
 fn image_help() -> String {
     let names = registry::names_with_image();
     format!(
-        "The ELF file that runs in it, with its symbols: for {names} (docs/how-to/introspect-rtos.md)"
+        "The ELF file that runs in it, with its symbols: for {names} (docs/how-to/introspect-rtos.md), and guests of plugins"
     )
 }
 
 pub fn run(directory: &Path, command: &Command) -> Result<()> {
     let of = |which: &Which| IntrospectVm { vm: which.vm.clone() };
     let (request, json) = match command {
-        Command::Attach(options) => (Request::IntrospectAttach(attach(options)?), options.json),
+        Command::Attach(options) => {
+            (Request::IntrospectAttach(attach(directory, options)?), options.json)
+        }
         Command::Detach(which) => (Request::IntrospectDetach(of(which)), which.json),
         Command::List(list) => (Request::IntrospectList, list.json),
         Command::Trace(options) => return trace(directory, options),
+        Command::Plugins(options) => return plugins::run(directory, options),
     };
     let rows = |request: &Request| match ask(directory, request)? {
         Response::Introspections(answer) => Ok(answer.vms),
@@ -193,8 +201,8 @@ fn task(text: &str) -> Result<IntrospectTask> {
     Ok(IntrospectTask { name: name.to_owned(), priority, cost_ns, period_ns })
 }
 
-fn attach(options: &Attach) -> Result<IntrospectAttach> {
-    let image = options.image.as_deref().map(image).transpose()?;
+fn attach(directory: &Path, options: &Attach) -> Result<IntrospectAttach> {
+    let image = options.image.as_deref().map(|path| image(directory, path)).transpose()?;
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let reserve = IntrospectReserve {
         period_ns: options.period.map(ns),
@@ -214,13 +222,13 @@ fn attach(options: &Attach) -> Result<IntrospectAttach> {
 
 /// The file's path for timevisord, whose directory is another one. What is wrong with it is said
 /// here, at once: timevisord reads it later.
-fn image(path: &Path) -> Result<PathBuf> {
+fn image(directory: &Path, path: &Path) -> Result<PathBuf> {
     let whole = path.canonicalize().with_context(|| path.display().to_string())?;
     let bytes = std::fs::read(&whole).with_context(|| path.display().to_string())?;
     let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
-    if let Err(why) = registry::probe_image(&image) {
-        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
-        bail!("{}: {}", path.display(), why.join("; "));
+    let plugins = described::read_directory(&plugins::directory(directory)?);
+    if let Err(why) = registry::probe_image_or_plugin(&image, &plugins) {
+        bail!("{}: {why}", path.display());
     }
     Ok(whole)
 }

@@ -494,6 +494,7 @@ impl Daemon {
             }
             Request::IntrospectList => self.introspection.list(),
             Request::IntrospectTrace(asked) => self.introspection.trace(asked, &self.clock),
+            Request::IntrospectPlugins => self.introspection.plugins(),
         }
     }
 

@@ -7,11 +7,12 @@
 //! | [`symbols`] | where functions, variables and members of structures are |
 //! | [`point`] | trap points: an instruction, and what is read there |
 //! | [`backend`] | ways to trap: QEMU's TCG with our plugin, KVM, QEMU's gdb stub |
-//! | [`os`] | guest systems: Linux, FreeRTOS, segments |
-//! | [`registry`] | the one table of guest systems |
+//! | [`os`] | guest systems: Linux, FreeRTOS, segments, and those that files describe |
+//! | [`registry`] | the one table of guest systems, and the order in which they are tried |
 //! | [`tasks`] | events, the tasks that they report, and what these tasks need |
 //!
-//! What it does not do: open sockets or files, stop VMs, or decide what follows from an event. A
+//! What it does not do: open sockets or files (except the journal of patches and the files of
+//! [`os::described`], both by crates/linux), stop VMs, or decide what follows from an event. A
 //! guest is never trusted: the worst that its data can cause is a false or a missing event.
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,11 @@
 //! The one table of guest systems. Names, help texts, the table in docs/reference/introspection.md
 //! and dispatch come from it.
 //!
-//! To add a guest system, add a folder to `os/` and a line to [`GUEST_SYSTEMS`].
+//! To add a guest system at run time, add a file to the directory of [`crate::os::described`]. To
+//! build one in, add a folder to `os/` and a line to [`GUEST_SYSTEMS`].
 
 use crate::memory::GuestMemory;
+use crate::os::described::{Plugin, Plugins};
 use crate::os::freertos::FreeRtos;
 use crate::os::guest_os::GuestOs;
 use crate::os::linux;
@@ -61,9 +63,9 @@ pub const GUEST_SYSTEMS: &[GuestSystem] = &[
 #[error("not {name} {versions}: {reason}")]
 pub struct NotThis {
     /// [`GuestSystem::name`].
-    pub name: &'static str,
+    pub name: String,
     /// [`GuestSystem::versions`].
-    pub versions: &'static str,
+    pub versions: String,
     /// What is missing.
     pub reason: String,
 }
@@ -80,15 +82,52 @@ pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotT
     })
 }
 
-/// Recognizes the guest by the file that its operator supplies.
+/// Recognizes the guest by the file that its operator supplies, as a built-in guest system.
 ///
 /// # Errors
 /// When no guest system matches: for each one, the reason.
 pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
-    first(|by| match by {
+    probe_image_with(image, &[])
+}
+
+/// Recognizes the guest by the file that its operator supplies: as a built-in guest system, or else
+/// as the first one that a plugin's file describes.
+///
+/// # Errors
+/// When no guest system matches: which files are broken, and for each guest system, the reason.
+pub fn probe_image_or_plugin(
+    image: &Image<'_>,
+    plugins: &Plugins,
+) -> Result<Box<dyn GuestOs>, String> {
+    probe_image_with(image, &plugins.all).map_err(|reasons| {
+        let broken = plugins.broken.iter().map(|error| format!("a broken plugin: {error}"));
+        let all = broken.chain(reasons.iter().map(ToString::to_string));
+        all.collect::<Vec<_>>().join("; ")
+    })
+}
+
+fn probe_image_with(
+    image: &Image<'_>,
+    described: &[Plugin],
+) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
+    let built_in = first(|by| match by {
         RecognizedBy::Image(probe) => Some(probe(image)),
         RecognizedBy::Memory(_) => None,
-    })
+    });
+    let mut reasons = match built_in {
+        Ok(guest) => return Ok(guest),
+        Err(reasons) => reasons,
+    };
+    for plugin in described {
+        match plugin.guest(image) {
+            Ok(guest) => return Ok(Box::new(guest)),
+            Err(reason) => {
+                let (name, versions) = (plugin.name.clone(), plugin.supports.clone());
+                reasons.push(NotThis { name, versions, reason });
+            }
+        }
+    }
+    Err(reasons)
 }
 
 fn first<T>(probe: impl Fn(RecognizedBy) -> Option<Result<T, String>>) -> Result<T, Vec<NotThis>> {
@@ -97,7 +136,8 @@ fn first<T>(probe: impl Fn(RecognizedBy) -> Option<Result<T, String>>) -> Result
         match probe(system.recognized_by) {
             Some(Ok(guest)) => return Ok(guest),
             Some(Err(reason)) => {
-                reasons.push(NotThis { name: system.name, versions: system.versions, reason });
+                let (name, versions) = (system.name.to_owned(), system.versions.to_owned());
+                reasons.push(NotThis { name, versions, reason });
             }
             None => {}
         }

@@ -59,9 +59,7 @@ fn read_with(path: &Path, most: u64, nobody: u32, reason: &str) -> io::Result<Ve
     if !metadata.is_file() {
         return refuse("it is not a regular file; remove it".to_owned());
     }
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let us = unsafe { libc::geteuid() };
-    if metadata.uid() != 0 && metadata.uid() != us {
+    if !is_ours(metadata.uid()) {
         return refuse(format!("it belongs to user {}; remove it", metadata.uid()));
     }
     if metadata.mode() & nobody != 0 {
@@ -75,6 +73,32 @@ fn read_with(path: &Path, most: u64, nobody: u32, reason: &str) -> io::Result<Ve
         return refuse(format!("it has more than {most} bytes; remove it"));
     }
     Ok(bytes)
+}
+
+/// Whether this is root, or the user of this process.
+fn is_ours(uid: u32) -> bool {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    uid == 0 || uid == unsafe { libc::geteuid() }
+}
+
+/// Checks that nobody else may put files into a directory. Those above it are not looked at.
+///
+/// # Errors
+/// The kernel's ([`io::ErrorKind::NotFound`] if there is none), or
+/// [`io::ErrorKind::InvalidData`] for a directory that cannot be trusted, with the reason.
+pub fn check_directory(path: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    if !metadata.is_dir() {
+        return refuse("it is not a directory".to_owned());
+    }
+    if !is_ours(metadata.uid()) {
+        return refuse(format!("it belongs to user {}", metadata.uid()));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return refuse("group or others may write it".to_owned());
+    }
+    Ok(())
 }
 
 /// Replaces a file.

@@ -188,6 +188,7 @@ impl Config {
         self.server.validate()?;
         self.validate_discipline()?;
         self.guests.validate()?;
+        self.introspection.validate()?;
         for reference in &self.references {
             reference.validate()?;
         }

@@ -192,6 +192,7 @@ mod tests {
                 None,
             ),
             ("[introspection]\nkvm = \"port\"", Some("[introspection]"), None),
+            ("[introspection]\nplugins = \"/a\"", Some("[introspection]"), None),
             ("[server]\nstratum = 3", Some("[server]"), None),
             ("[oscillator]\nwander = \"ocxo\"", None, Some("[oscillator]")),
             ("[[timeline]]\nname = \"a\"", None, Some("[[timeline]]")),

@@ -59,7 +59,11 @@ pub fn be_introspector() -> Result<()> {
     let _lock = alone(&directory)?;
     let mut all = Introspector {
         parent,
-        common: Common { prefixes: Arc::new(Prefixes::start(&directory)), known: Arc::default() },
+        common: Common {
+            prefixes: Arc::new(Prefixes::start(&directory)),
+            known: Arc::default(),
+            broken: Arc::default(),
+        },
         workers: BTreeMap::new(),
         ending: Vec::new(),
         stuck: None,
@@ -152,10 +156,11 @@ impl Introspector {
     fn obey(&mut self, order: Order) -> Result<()> {
         match order {
             Order::Begin { .. } => {}
-            Order::Attach { number, qemu, asked, automatic } => {
+            Order::Attach { number, qemu, asked, automatic, plugins } => {
                 let target = Target::new(&qemu, asked.backend, automatic)?;
                 let image = asked.image.clone();
-                let target = Target { image, every_system_call: asked.every_system_call, ..target };
+                let every_system_call = asked.every_system_call;
+                let target = Target { image, plugins, every_system_call, ..target };
                 let rules = asked.reserve.as_ref().map(rules);
                 let pid = target.process.pid();
                 // Of an earlier session of the same VM, which may still have trap points in place.

@@ -29,7 +29,14 @@ pub enum Order {
     /// The first order: where its journal is.
     Begin { directory: PathBuf },
     /// Find this VM's kernel and report its tasks. Each session has a number of its own.
-    Attach { number: u64, qemu: Box<Qemu>, asked: Box<IntrospectAttach>, automatic: KvmChoice },
+    Attach {
+        number: u64,
+        qemu: Box<Qemu>,
+        asked: Box<IntrospectAttach>,
+        automatic: KvmChoice,
+        /// The directory with files that describe guest systems.
+        plugins: PathBuf,
+    },
     /// The VM was reset.
     Reset { number: u64 },
     /// Remove the trap points and forget the session.

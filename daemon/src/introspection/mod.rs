@@ -39,7 +39,7 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use timevisor_clock_page::{Counter as _, CounterId, Reader, Reading};
@@ -47,8 +47,8 @@ use timevisor_introspection::backend::choice::NoBackend;
 use timevisor_introspection::backend::kvm::patch_journal;
 use timevisor_linux::clock::monotonic;
 use timevisor_protocols::control::{
-    ErrorBody, ErrorCode, IntrospectAttach, IntrospectReserved, IntrospectRow, IntrospectState,
-    IntrospectTrace, IntrospectVm, Introspections, Response,
+    ErrorBody, ErrorCode, IntrospectAttach, IntrospectPlugins, IntrospectReserved, IntrospectRow,
+    IntrospectState, IntrospectTrace, IntrospectVm, Introspections, Response,
 };
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
@@ -74,6 +74,8 @@ pub struct Introspection {
     introspector: Introspector,
     /// How guests under KVM are trapped when the user names no backend.
     automatic: KvmChoice,
+    /// The directory with files that describe guest systems.
+    plugins: PathBuf,
     sessions: BTreeMap<String, Session>,
     /// The processes whose trap points cannot be removed, and why.
     stuck: BTreeMap<u32, String>,
@@ -101,6 +103,7 @@ impl Introspection {
         Self {
             introspector,
             automatic: config.kvm,
+            plugins: config.plugins.clone(),
             sessions: BTreeMap::new(),
             stuck,
             held: BTreeSet::new(),
@@ -112,6 +115,7 @@ impl Introspection {
     /// Other defaults are configured: they count for VMs that are attached from now on.
     pub fn configure(&mut self, config: &IntrospectionConfig) {
         self.automatic = config.kvm;
+        self.plugins.clone_from(&config.plugins);
     }
 
     pub fn poll_at(&self) -> Duration {
@@ -237,7 +241,7 @@ impl Introspection {
             let order = if session.ending {
                 Order::Detach { number: session.number }
             } else {
-                attach_order(session, self.automatic)
+                attach_order(session, self.automatic, &self.plugins)
             };
             self.introspector.tell(&order);
         }
@@ -294,7 +298,7 @@ impl Introspection {
                 Session::new(self.number, qemu.clone(), asked.clone(), target.choice, resets);
             // Before anything is in its code.
             vms.hold(&asked.vm, session.holds());
-            self.introspector.tell(&attach_order(&session, self.automatic));
+            self.introspector.tell(&attach_order(&session, self.automatic, &self.plugins));
             tracing::info!("VM {}: introspection has begun", asked.vm);
             self.sessions.insert(asked.vm.clone(), session);
         }
@@ -348,6 +352,11 @@ impl Introspection {
         Response::Introspections(Introspections { vms })
     }
 
+    /// Answers `introspect_plugins`.
+    pub fn plugins(&self) -> Response {
+        Response::IntrospectPlugins(IntrospectPlugins { directory: self.plugins.clone() })
+    }
+
     /// Answers `introspect_trace`: events, each with its time.
     pub fn trace(&self, asked: &IntrospectTrace, clock: &HostClock) -> Response {
         let Some(session) = self.sessions.get(&asked.vm) else {
@@ -378,12 +387,13 @@ impl Introspection {
     }
 }
 
-fn attach_order(session: &Session, automatic: KvmChoice) -> Order {
+fn attach_order(session: &Session, automatic: KvmChoice, plugins: &Path) -> Order {
     Order::Attach {
         number: session.number,
         qemu: Box::new(session.qemu.clone()),
         asked: Box::new(session.asked.clone()),
         automatic,
+        plugins: plugins.to_owned(),
     }
 }
 

@@ -6,11 +6,13 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use timevisor_introspection::backend::kvm::layout::KvmLayout;
 use timevisor_introspection::memory::ram::{InProcess, Ram};
+use timevisor_introspection::os::described::{self, Plugins};
 use timevisor_introspection::os::guest_os::GuestOs;
 use timevisor_introspection::os::running_kernel::{RunningKernel, Verdict};
 use timevisor_introspection::registry;
@@ -49,7 +51,7 @@ pub struct Found {
 /// When no known guest system is in memory, or none is running.
 pub fn probe(target: &Target, common: &Common, shared: &Shared) -> Result<Found> {
     if let Some(path) = &target.image {
-        return by_image(target, path);
+        return by_image(target, path, common);
     }
     if let Some(found) = known(target, common, shared)? {
         return Ok(found);
@@ -156,7 +158,7 @@ pub fn surely_runs(guest_os: &dyn GuestOs, memory: &Ram<InProcess>) -> Result<()
 }
 
 /// Recognizes the guest by its image, if that image is in QEMU's memory.
-fn by_image(target: &Target, path: &Path) -> Result<Found> {
+fn by_image(target: &Target, path: &Path, common: &Common) -> Result<Found> {
     let named = || path.display().to_string();
     // Refuses a pipe, because opening it would block until it has a writer.
     ensure!(std::fs::metadata(path).with_context(named)?.is_file(), "{} is no file", named());
@@ -164,10 +166,11 @@ fn by_image(target: &Target, path: &Path) -> Result<Found> {
     let file = File::open(path).with_context(named)?;
     file.take(most).read_to_end(&mut bytes).with_context(named)?;
     let image = Image::parse(&bytes).with_context(named)?;
-    let guest_os = registry::probe_image(&image).map_err(|why| {
-        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
-        anyhow!("{}", why.join("; ")).context(named())
-    })?;
+    // Read each time: a plugin may be added while timevisord runs.
+    let plugins = described::read_directory(&target.plugins);
+    tell_of_broken(&plugins, common);
+    let guest_os = registry::probe_image_or_plugin(&image, &plugins)
+        .map_err(|why| Error::msg(why).context(named()))?;
     let mut not = Vec::new();
     for (memory, base) in target.memories()? {
         match image.is_in(&memory) {
@@ -178,4 +181,16 @@ fn by_image(target: &Target, path: &Path) -> Result<Found> {
         }
     }
     bail!("{}: {}", named(), not.join("; "))
+}
+
+/// Logs which plugins are broken, once for each change: an attachment is tried every second.
+fn tell_of_broken(plugins: &Plugins, common: &Common) {
+    let broken = plugins.broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let mut told = common.broken.lock().unwrap_or_else(PoisonError::into_inner);
+    if *told != broken {
+        if !broken.is_empty() {
+            tracing::warn!("introspection: broken plugins are left out: {broken}");
+        }
+        *told = broken;
+    }
 }

@@ -1,7 +1,7 @@
 //! A VM to introspect: the location of its memory, and the backend that traps its calls.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use timevisor_guests::qemu::{Accelerator, Qemu};
@@ -21,6 +21,8 @@ pub struct Common {
     pub prefixes: Arc<Prefixes>,
     /// Kernels found by earlier attachments.
     pub known: Arc<Known>,
+    /// The broken plugins, as the log has them.
+    pub broken: Arc<Mutex<String>>,
 }
 
 /// A VM to introspect, before any of its memory is read.
@@ -29,6 +31,8 @@ pub struct Target {
     pub choice: Choice,
     /// The ELF file that the user names: the program that runs in the guest, with symbols.
     pub image: Option<PathBuf>,
+    /// The directory with files that describe guest systems.
+    pub plugins: PathBuf,
     /// Trap every system call as well.
     pub every_system_call: bool,
     pub layout: RamLayout,
@@ -64,7 +68,8 @@ impl Target {
                 NoBackend { problem: error.to_string(), next_step }
             })?;
         let process = qemu.process;
-        Ok(Self { process, choice, image: None, every_system_call: false, layout, bytes })
+        let (image, plugins) = (None, PathBuf::new());
+        Ok(Self { process, choice, image, plugins, every_system_call: false, layout, bytes })
     }
 
     /// The mappings of QEMU whose size equals the guest's memory, each with its address.

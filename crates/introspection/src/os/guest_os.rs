@@ -1,5 +1,5 @@
-//! The interface of a recognized guest system, which `linux/`, `freertos/` and `segments/`
-//! implement.
+//! The interface of a recognized guest system, which `linux/`, `freertos/`, `segments/` and
+//! `described/` implement.
 
 use core::fmt::Debug;
 

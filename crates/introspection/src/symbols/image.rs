@@ -133,10 +133,21 @@ impl<'a> Image<'a> {
     /// # Errors
     /// When the file is damaged.
     pub fn note(&self, kind: u32) -> Result<Option<&'a [u8]>, ImageError> {
+        self.note_of(OWNER, kind)
+    }
+
+    /// The contents of the first note of this owner (without its terminating NUL) and type, if the
+    /// file has one.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn note_of(&self, owner: &[u8], kind: u32) -> Result<Option<&'a [u8]>, ImageError> {
         if self.wide {
-            note(self.bytes, FileHeader64::<Le>::parse(self.bytes).map_err(unsound)?, kind)
+            let elf = FileHeader64::<Le>::parse(self.bytes).map_err(unsound)?;
+            note(self.bytes, elf, owner, kind)
         } else {
-            note(self.bytes, FileHeader32::<Le>::parse(self.bytes).map_err(unsound)?, kind)
+            let elf = FileHeader32::<Le>::parse(self.bytes).map_err(unsound)?;
+            note(self.bytes, elf, owner, kind)
         }
     }
 
@@ -246,12 +257,13 @@ fn sections<'a, E: FileHeader<Endian = Le>>(
 fn note<'a, E: FileHeader<Endian = Le>>(
     bytes: &'a [u8],
     elf: &E,
+    owner: &[u8],
     kind: u32,
 ) -> Result<Option<&'a [u8]>, ImageError> {
     for section in sections(bytes, elf)?.iter() {
         let Some(mut notes) = section.notes(Le, bytes).map_err(unsound)? else { continue };
         while let Some(note) = notes.next().map_err(unsound)? {
-            if note.name() == OWNER && note.n_type(Le) == kind {
+            if note.name() == owner && note.n_type(Le) == kind {
                 return Ok(Some(note.desc()));
             }
         }

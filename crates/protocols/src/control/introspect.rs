@@ -106,6 +106,13 @@ pub struct IntrospectTrace {
     pub from: Option<u64>,
 }
 
+/// Where plugins that files describe are read from.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IntrospectPlugins {
+    /// The directory's absolute path; it need not exist.
+    pub directory: PathBuf,
+}
+
 /// How far an introspection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -32,8 +32,9 @@ pub use birth::{ElapsedSince, ElapsedSinceError};
 pub use cluster::{ClusterClock, ClusterHost, Clusters};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use introspect::{
-    IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
-    IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Introspections,
+    IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectPlugins, IntrospectReserve,
+    IntrospectReserved, IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace,
+    IntrospectVm, Introspections,
 };
 pub use request::{
     NameError, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,

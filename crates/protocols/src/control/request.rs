@@ -76,6 +76,8 @@ pub enum Request {
     IntrospectList,
     /// Ask for a VM's events: answered by [`super::IntrospectEvents`].
     IntrospectTrace(IntrospectTrace),
+    /// Ask where plugins are: answered by [`super::IntrospectPlugins`].
+    IntrospectPlugins,
 }
 
 /// Names a running QEMU process by its QMP socket, its process id, or both.
@@ -279,6 +281,7 @@ impl Request {
             | Self::VmList
             | Self::ReserveList
             | Self::IntrospectList
+            | Self::IntrospectPlugins
             | Self::VmAdd(VmAdd { name: None, .. })
             | Self::ReserveRelease(ReserveRelease { vm: None, .. }) => Ok(()),
         }

@@ -12,7 +12,7 @@ use timevisor_time::TimescaleId;
 
 use super::birth::ElapsedSince;
 use super::cluster::Clusters;
-use super::introspect::{IntrospectEvents, Introspections};
+use super::introspect::{IntrospectEvents, IntrospectPlugins, Introspections};
 use super::reserve::{MissedJob, Reservations};
 use super::sources::{Changed, Clients, Sources, Tracking};
 use super::words::{ClockStatus, Notice, Reference, TimeType};
@@ -51,6 +51,8 @@ pub enum Response {
     Introspections(Introspections),
     /// Answers `introspect_trace`.
     IntrospectEvents(IntrospectEvents),
+    /// Answers `introspect_plugins`.
+    IntrospectPlugins(IntrospectPlugins),
     /// Answers any request that failed.
     Error(ErrorBody),
 }

@@ -3,7 +3,9 @@
 //! same hashes.
 
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ use serde_json::Value;
 
 use crate::command;
 use crate::guest::{BOOT, Guest};
-use crate::host::{Host, mentions};
+use crate::host::{Host, mentions, ntp_reference};
 use crate::introspection::emulated::row;
 use crate::qemu::Delivery;
 use crate::scenario::Context;
@@ -49,6 +51,11 @@ type Logs = BTreeMap<u32, Log>;
 /// A call as a guest logs it: task, kind, and two arguments.
 type Call = (u32, char, u32, u32);
 
+/// Where a host has its plugins. The directory does not exist at first.
+fn plugins(host: &Host) -> PathBuf {
+    host.directory().join("introspection.d")
+}
+
 /// A host and a guest that waits for a byte on its serial port.
 struct Scene {
     host: Host,
@@ -59,7 +66,13 @@ struct Scene {
 impl Scene {
     fn new(ctx: &Context, program: &Path) -> anyhow::Result<Self> {
         let server = ctx.chronyd("server")?;
-        let host = Host::following(ctx, &server.address().ip().to_string())?;
+        let mut host = Host::new(ctx)?;
+        let lines = format!(
+            "{}[introspection]\nplugins = \"{}\"\n",
+            ntp_reference(&server.address().ip().to_string()),
+            plugins(&host).display()
+        );
+        host.start(&lines)?;
         host.wait_synchronized(500)?;
         let (qemu, plugin) = (ctx.qemu_10()?, ctx.introspection_plugin()?);
         let at = |name: &str| host.directory().join(name);
@@ -244,4 +257,77 @@ pub(crate) fn segments(ctx: &Context) -> anyhow::Result<String> {
     ensure!(scene.task("segment", Some(2), "runtime_ns")? == 300_000 + 598, "{}", scene.row()?);
     ensure!(scene.task("segment", Some(3), "runtime_ns").is_err(), "{}", scene.row()?);
     Ok(format!("{} events of 3 segments exact", events.len()))
+}
+
+/// The described guest system of this test, and the owner and the type of its note.
+const ROBOT: &str = include_str!("../../../../plugins/segments/segments.toml");
+const OWNER: &[u8; 9] = b"RobotCtrl";
+const KIND: u32 = 77;
+
+/// The guest with segments, with a note that timevisord does not know.
+fn robot(ctx: &Context) -> anyhow::Result<PathBuf> {
+    let mut bytes = fs::read(ctx.flat_program("segments")?)?;
+    let mut note = [10u32, 4, 2].map(u32::to_le_bytes).concat();
+    note.extend(b"Timevisor\0");
+    let found = bytes.windows(note.len()).position(|part| part == note);
+    let at = found.context("segments.elf has no note")?;
+    bytes[at + 8..at + 12].copy_from_slice(&KIND.to_le_bytes());
+    bytes[at + 12..at + 21].copy_from_slice(OWNER);
+    let path = ctx.path("robot.elf");
+    fs::write(&path, bytes)?;
+    Ok(path)
+}
+
+fn robot_plugin() -> String {
+    ROBOT
+        .replace("\"Timevisor\"", "\"RobotCtrl\"")
+        .replace("type = 2", &format!("type = {KIND}"))
+        .replace("\"segments by a file\"", "\"robot control\"")
+        .replace("name = \"segment\"\n", "name = \"robot\"\n")
+}
+
+pub(crate) fn described(ctx: &Context) -> anyhow::Result<String> {
+    let program = robot(ctx)?;
+    let mut scene = Scene::new(ctx, &program)?;
+    let said = scene.attach(&program).err().context("it is attached without a plugin")?;
+    mentions(&format!("{said:#}"), &["robot.elf: not FreeRTOS", "not real-time segments"])?;
+
+    // While timevisord runs: the plugin, one that is broken, and one that anybody may write.
+    let directory = plugins(&scene.host);
+    fs::create_dir(&directory)?;
+    fs::set_permissions(&directory, Permissions::from_mode(0o755))?;
+    let open = robot_plugin().replace("robot control", "anybody's");
+    for (name, text, mode) in [
+        ("10-broken.toml", "format = 1\nname = 5\n", 0o644),
+        ("20-open.toml", open.as_str(), 0o666),
+        ("30-robot.toml", robot_plugin().as_str(), 0o644),
+    ] {
+        fs::write(directory.join(name), text)?;
+        fs::set_permissions(directory.join(name), Permissions::from_mode(mode))?;
+    }
+    let rows = scene.host.json(&["introspect", "plugins"])?;
+    let row_of = |file: &str| {
+        let is_it = |row: &&Value| row["file"].as_str().is_some_and(|path| path.ends_with(file));
+        let row = rows.as_array().into_iter().flatten().find(is_it);
+        row.with_context(|| format!("{file} is not listed: {rows}"))
+    };
+    ensure!(row_of("30-robot.toml")?["name"] == "robot control", "{rows}");
+    for (file, why) in [("10-broken.toml", "line 2"), ("20-open.toml", "others may write it")] {
+        mentions(row_of(file)?["problem"].as_str().unwrap_or_default(), &[why])?;
+    }
+    let file = directory.join("30-robot.toml").display().to_string();
+    let image = program.display().to_string();
+    let checked =
+        scene.host.cli(&["introspect", "plugins", "--check", &file, "--image", &image])?;
+    mentions(&checked, &["sound", "robot control 1", "timevisor_begin_segment"])?;
+
+    scene.attach(&program)?;
+    let events = scene.run(segment_call)?;
+    ensure!(scene.row()?["guest"] == "robot control 1", "{}", scene.row()?);
+    ensure!(scene.task("robot", Some(1), "runtime_ns")? == 200_000 + 599, "{}", scene.row()?);
+    ensure!(scene.task("robot", Some(2), "runtime_ns")? == 300_000 + 598, "{}", scene.row()?);
+    ensure!(scene.task("robot", Some(3), "runtime_ns").is_err(), "{}", scene.row()?);
+    let log = scene.host.log_text();
+    mentions(&log, &["broken plugins are left out", "10-broken.toml", "20-open.toml"])?;
+    Ok(format!("{} events of 3 segments exact, by a plugin added at run time", events.len()))
 }

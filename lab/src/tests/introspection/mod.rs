@@ -85,6 +85,14 @@ const TESTS: &[Test] = &[
         run: flat::segments,
     },
     Test {
+        name: "introspect-described",
+        about: "the same for a guest with a note of its own, by a plugin's file that is added while timevisord runs, beside broken files",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), FlatPrograms, Fetched("qemu-10"), Plugin],
+        seconds: 45,
+        run: flat::described,
+    },
+    Test {
         name: "introspect-flood",
         about: "100,000 events at 10,000/s through timevisord, none lost; beyond its limit each one is seen or counted as dropped",
         tier: Tier::Weekly {

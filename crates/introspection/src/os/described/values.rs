@@ -1,0 +1,434 @@
+//! Values of events: checked with the file, and computed from what was read. Numbers are computed
+//! with 128 bits and then cut to their range, so that nothing that a guest writes overflows.
+
+use super::error::{Fault, ensure};
+use super::file::{
+    NameTable, Or, Policy as PolicyText, PolicyTable, Value as ValueText, ValueTable,
+};
+use super::limits;
+use super::note::{NoteRule, Number};
+use super::reads::{Bits, ReadRule};
+use crate::os::guest_os::DecodeError;
+use crate::os::reads::{Reads, name};
+use crate::tasks::event::Policy;
+
+/// What an event may use: a point's reads, and the note.
+pub(super) struct Scope<'a> {
+    pub(super) reads: &'a [ReadRule],
+    pub(super) note: &'a NoteRule,
+    pub(super) bits: Bits,
+}
+
+/// What was read at a point.
+pub(super) struct Found<'a> {
+    pub(super) reads: Reads<'a>,
+    /// Bit n: read n may fail.
+    pub(super) may_fail: u16,
+    pub(super) note: &'a [u64],
+}
+
+/// What kind of number a key wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// 32 bits.
+    Word,
+    /// 64 bits.
+    Long,
+    /// A time: may have a unit.
+    Time,
+    /// A priority: may be turned around.
+    Priority,
+    /// A nice value: may be negative.
+    Nice,
+}
+
+/// A number of an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Value {
+    source: Source,
+    unit: Unit,
+    subtract_from: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Source {
+    Constant(i64),
+    Note(usize),
+    Field(Field),
+    /// The sum, which wraps around at the fields' size.
+    Sum(Field, Field),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Unit {
+    One,
+    Ns(i64),
+    PerSecond(Number),
+}
+
+/// Some bytes of a read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Field {
+    read: usize,
+    offset: usize,
+    size: usize,
+    signed: bool,
+}
+
+impl Scope<'_> {
+    /// The bytes of a read from `offset` on, at least `size` of them.
+    fn place(
+        &self,
+        read: &str,
+        offset: i64,
+        size: i64,
+        key: &str,
+    ) -> Result<(usize, usize), Fault> {
+        let index = self.reads.iter().position(|rule| rule.name == read);
+        let rule = index.and_then(|index| Some((index, self.reads.get(index)?)));
+        let Some((index, rule)) = rule else {
+            let problem = format!("no read {read:?} is at this point");
+            return Err(Fault::new(key, problem, "name one of the point's reads, or of `reads`"));
+        };
+        let least = rule.bytes(self.note, self.bits).0;
+        let end = offset.checked_add(size);
+        let place = usize::try_from(offset).ok().filter(|_| end.is_some_and(|end| end <= least));
+        let place = place.ok_or_else(|| {
+            let problem = format!("{size} bytes at {offset} are not inside read {read} of {least}");
+            Fault::new(key, problem, "read more, or give another `offset` and `size`")
+        })?;
+        Ok((index, place))
+    }
+
+    fn field(
+        &self,
+        read: &str,
+        offset: i64,
+        size: Option<i64>,
+        signed: bool,
+        key: &str,
+    ) -> Result<Field, Fault> {
+        let bytes = size.filter(|size| matches!(size, 1 | 2 | 4 | 8));
+        let bytes = bytes.and_then(|size| usize::try_from(size).ok().zip(Some(size)));
+        let Some((size, bytes)) = bytes else {
+            let problem = "a field has not 1, 2, 4 or 8 bytes";
+            return Err(Fault::new(key, problem, "give its `size`"));
+        };
+        let (read, offset) = self.place(read, offset, bytes, key)?;
+        Ok(Field { read, offset, size, signed })
+    }
+
+    /// A number, or the constant that a missing key means.
+    pub(super) fn value_or(
+        &self,
+        text: Option<&ValueText>,
+        missing: i64,
+        want: Want,
+        key: &str,
+    ) -> Result<Value, Fault> {
+        text.map_or(Ok(Value::constant(missing)), |text| self.value(text, want, key))
+    }
+
+    pub(super) fn value(&self, text: &ValueText, want: Want, key: &str) -> Result<Value, Fault> {
+        match text {
+            Or::Constant(number) => {
+                let (least, most) = match want {
+                    Want::Word | Want::Priority => (0, i64::from(u32::MAX)),
+                    Want::Long | Want::Time => (0, i64::MAX),
+                    Want::Nice => (-20, 19),
+                };
+                ensure(
+                    (least..=most).contains(number),
+                    key,
+                    || format!("{number} is not {least} to {most}"),
+                    "give a number in this range",
+                )?;
+                Ok(Value::constant(*number))
+            }
+            Or::Table(table) => self.read_value(table, want, key),
+        }
+    }
+
+    /// A number that is read.
+    pub(super) fn read_value(
+        &self,
+        table: &ValueTable,
+        want: Want,
+        key: &str,
+    ) -> Result<Value, Fault> {
+        let ValueTable { read, note, offset, size, signed, plus, .. } = table;
+        let source = match (read, note) {
+            (Some(read), None) => {
+                let signed = signed.unwrap_or(false);
+                let field = self.field(read, offset.unwrap_or(0), *size, signed, key)?;
+                let is_long = matches!(want, Want::Long | Want::Time);
+                ensure(
+                    field.size <= 4 || is_long,
+                    key,
+                    || "this key has 4 bytes at most".to_owned(),
+                    "read the low half: size = 4",
+                )?;
+                match plus {
+                    None => Source::Field(field),
+                    Some(plus) => {
+                        let key = format!("{key}.plus");
+                        let other = self.field(&plus.read, plus.offset, *size, signed, &key)?;
+                        Source::Sum(field, other)
+                    }
+                }
+            }
+            (None, Some(note)) => {
+                let has_place = offset.is_some() || size.is_some() || signed.is_some();
+                ensure(
+                    !has_place && plus.is_none(),
+                    key,
+                    || {
+                        "a field of the note has no `offset`, `size`, `signed` and `plus`"
+                            .to_owned()
+                    },
+                    "remove them; [note.fields] says where it is",
+                )?;
+                Source::Note(self.note.field(note, key)?)
+            }
+            _ => {
+                let problem = "it has not exactly one of `read` and `note`";
+                return Err(Fault::new(key, problem, "say where the number is"));
+            }
+        };
+        let unit = self.unit(table, key)?;
+        ensure(
+            unit == Unit::One || want == Want::Time,
+            key,
+            || "a unit where no time is".to_owned(),
+            "remove `unit_ns` and `per_second`; keys that end in ns have them",
+        )?;
+        ensure(
+            table.subtract_from.is_none() || want == Want::Priority,
+            key,
+            || "`subtract_from` where no priority is".to_owned(),
+            "remove it",
+        )?;
+        let subtract_from = table.subtract_from;
+        Ok(Value { source, unit, subtract_from })
+    }
+
+    fn unit(&self, table: &ValueTable, key: &str) -> Result<Unit, Fault> {
+        match (table.unit_ns, &table.per_second) {
+            (None, None) => Ok(Unit::One),
+            (Some(ns), None) if (1..=limits::UNIT_NS).contains(&ns) => Ok(Unit::Ns(ns)),
+            (None, Some(rate)) => {
+                let key = format!("{key}.per_second");
+                Ok(Unit::PerSecond(self.note.number(rate, &key, 1..=i64::MAX)?))
+            }
+            _ => {
+                let problem = format!("not one unit of 1 to {} ns", limits::UNIT_NS);
+                Err(Fault::new(key, problem, "give `unit_ns`, or `per_second`"))
+            }
+        }
+    }
+
+    pub(super) fn name(&self, text: &Or<String, NameTable>, key: &str) -> Result<Name, Fault> {
+        match text {
+            Or::Constant(constant) => {
+                limits::text(constant, key, limits::NAME)?;
+                Ok(Name::Constant(constant.clone()))
+            }
+            Or::Table(table) => {
+                let most = i64::try_from(crate::point::limits::DATA).unwrap_or(i64::MAX);
+                let len = table.len.unwrap_or(most);
+                let len = usize::try_from(len).ok().filter(|len| *len > 0).ok_or_else(|| {
+                    Fault::new(key, "a name has no bytes", "give `len`, at least 1")
+                })?;
+                let least = table.len.unwrap_or(1);
+                let (read, offset) = self.place(&table.read, table.offset, least, key)?;
+                Ok(Name::Read { read, offset, len })
+            }
+        }
+    }
+
+    pub(super) fn policy(&self, text: &PolicyText, key: &str) -> Result<PolicyRule, Fault> {
+        match text {
+            Or::Constant(name) => named(name, key).map(PolicyRule::Constant),
+            Or::Table(table) => {
+                let PolicyTable { read, note, offset, size, values } = table;
+                let place = ValueTable {
+                    read: read.clone(),
+                    note: note.clone(),
+                    offset: *offset,
+                    size: *size,
+                    ..ValueTable::default()
+                };
+                let number = self.read_value(&place, Want::Word, key)?;
+                let names = values.as_ref();
+                ensure(
+                    names.is_none_or(|all| (1..=limits::VALUES).contains(&all.len())),
+                    key,
+                    || format!("`values` has not 1 to {} policies", limits::VALUES),
+                    "list the policies, that of number 0 first",
+                )?;
+                let values = names.map(|all| all.iter().map(|name| named(name, key)).collect());
+                Ok(PolicyRule::Read { number, values: values.transpose()? })
+            }
+        }
+    }
+}
+
+/// Names of policies.
+const POLICIES: [(&str, Policy); 8] = [
+    ("normal", Policy::Normal),
+    ("fifo", Policy::Fifo),
+    ("round_robin", Policy::RoundRobin),
+    ("batch", Policy::Batch),
+    ("idle", Policy::Idle),
+    ("deadline", Policy::Deadline),
+    ("ext", Policy::Ext),
+    ("keep", Policy::Keep),
+];
+
+fn named(name: &str, key: &str) -> Result<Policy, Fault> {
+    let found = POLICIES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy);
+    found.ok_or_else(|| {
+        let names = POLICIES.map(|(name, _)| name).join(", ");
+        let step = format!("name one of {names} (not of a task), asked (of a task)");
+        Fault::new(key, format!("{name:?} is not a policy"), step)
+    })
+}
+
+/// A task's name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Name {
+    Constant(String),
+    Read { read: usize, offset: usize, len: usize },
+}
+
+/// A policy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum PolicyRule {
+    Constant(Policy),
+    /// By its number: Linux's numbers, or an index of the values.
+    Read {
+        number: Value,
+        values: Option<Vec<Policy>>,
+    },
+}
+
+impl Value {
+    pub(super) fn constant(number: i64) -> Self {
+        Self { source: Source::Constant(number), unit: Unit::One, subtract_from: None }
+    }
+
+    fn number(&self, found: &Found<'_>) -> Result<i128, DecodeError> {
+        let number: i128 = match &self.source {
+            Source::Constant(number) => (*number).into(),
+            Source::Note(field) => found.note.get(*field).copied().unwrap_or(0).into(),
+            Source::Field(field) => field.number(found.field(field)?),
+            Source::Sum(one, other) => {
+                let (a, b) = (found.field(one)?, found.field(other)?);
+                let sum = u64::from_le_bytes(a).wrapping_add(u64::from_le_bytes(b));
+                one.number(sum.to_le_bytes())
+            }
+        };
+        // A number has 64 bits, a unit fewer than 63.
+        let number = match &self.unit {
+            Unit::One => number,
+            Unit::Ns(ns) => number.saturating_mul((*ns).into()),
+            Unit::PerSecond(rate) => {
+                let rate = i128::from(rate.value(found.note).max(1));
+                number.saturating_mul(1_000_000_000).checked_div_euclid(rate).unwrap_or(0)
+            }
+        };
+        Ok(self.subtract_from.map_or(number, |from| i128::from(from).saturating_sub(number)))
+    }
+
+    pub(super) fn u32(&self, found: &Found<'_>) -> Result<u32, DecodeError> {
+        let number = self.number(found)?.clamp(0, u32::MAX.into());
+        Ok(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn i32(&self, found: &Found<'_>) -> Result<i32, DecodeError> {
+        let number = self.number(found)?.clamp(i32::MIN.into(), i32::MAX.into());
+        Ok(i32::try_from(number).unwrap_or(0))
+    }
+
+    pub(super) fn u64(&self, found: &Found<'_>) -> Result<u64, DecodeError> {
+        let number = self.number(found)?.clamp(0, u64::MAX.into());
+        Ok(u64::try_from(number).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn i64(&self, found: &Found<'_>) -> Result<i64, DecodeError> {
+        let number = self.number(found)?.clamp(i64::MIN.into(), i64::MAX.into());
+        Ok(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+
+    pub(super) fn is_zero(&self, found: &Found<'_>) -> Result<bool, DecodeError> {
+        Ok(self.number(found)? == 0)
+    }
+}
+
+impl Field {
+    /// The number in the low bytes.
+    fn number(&self, mut bytes: [u8; 8]) -> i128 {
+        let is_negative = self.signed
+            && self
+                .size
+                .checked_sub(1)
+                .is_some_and(|top| bytes.get(top).is_some_and(|byte| *byte >= 0x80));
+        bytes
+            .iter_mut()
+            .skip(self.size)
+            .for_each(|byte| *byte = if is_negative { 0xff } else { 0 });
+        if self.signed {
+            i64::from_le_bytes(bytes).into()
+        } else {
+            u64::from_le_bytes(bytes).into()
+        }
+    }
+}
+
+impl Found<'_> {
+    /// All bytes of a read; none of one that failed and may.
+    fn bytes(&self, n: usize) -> Result<&[u8], DecodeError> {
+        let bit = u32::try_from(n).ok().and_then(|n| 1u16.checked_shl(n)).unwrap_or(0);
+        if self.may_fail & self.reads.raw.failed & bit != 0 { Ok(&[]) } else { self.reads.all(n) }
+    }
+
+    /// A field with zeros above it; zero of a read that failed and may.
+    fn field(&self, field: &Field) -> Result<[u8; 8], DecodeError> {
+        let bytes = self.bytes(field.read)?;
+        let mut whole = [0; 8];
+        if bytes.is_empty() {
+            return Ok(whole);
+        }
+        let error = DecodeError::Read { point: self.reads.raw.point, read: field.read };
+        let bytes = bytes.get(field.offset..).and_then(|rest| rest.get(..field.size));
+        let (room, bytes) = whole.get_mut(..field.size).zip(bytes).ok_or(error)?;
+        room.copy_from_slice(bytes);
+        Ok(whole)
+    }
+}
+
+impl Name {
+    pub(super) fn text(&self, found: &Found<'_>) -> Result<String, DecodeError> {
+        match self {
+            Self::Constant(text) => Ok(text.clone()),
+            Self::Read { read, offset, len } => {
+                let bytes = found.bytes(*read)?.get(*offset..).unwrap_or_default();
+                Ok(name(bytes.get(..*len).unwrap_or(bytes)))
+            }
+        }
+    }
+}
+
+impl PolicyRule {
+    pub(super) fn policy(&self, found: &Found<'_>) -> Result<Policy, DecodeError> {
+        Ok(match self {
+            Self::Constant(policy) => *policy,
+            Self::Read { number, values: None } => Policy::new(number.u32(found)?),
+            Self::Read { number, values: Some(values) } => {
+                let number = number.u32(found)?;
+                let index = usize::try_from(number).unwrap_or(usize::MAX);
+                values.get(index).copied().unwrap_or(Policy::Other(number))
+            }
+        })
+    }
+}
