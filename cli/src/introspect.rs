@@ -287,12 +287,21 @@ fn attributes(value: &Value) -> String {
     let policy = policy_words(&value["policy"]);
     let ms = |key: &str| value[key].as_u64().unwrap_or(0) as f64 / 1e6;
     match policy.as_str() {
-        "deadline" => format!(
-            "deadline runtime {} ms, deadline {} ms, period {} ms",
-            ms("runtime_ns"),
-            ms("deadline_ns"),
-            ms("period_ns")
-        ),
+        "deadline" => {
+            let mut out = format!(
+                "deadline runtime {} ms, deadline {} ms, period {} ms",
+                ms("runtime_ns"),
+                ms("deadline_ns"),
+                ms("period_ns")
+            );
+            // Only segments have these two.
+            for key in ["priority", "utility"] {
+                if let Some(number) = value[key].as_u64().filter(|number| *number > 0) {
+                    out += &format!(", {key} {number}");
+                }
+            }
+            out
+        }
         "fifo" | "round_robin" => format!("{policy} priority {}", value["priority"]),
         _ => policy,
     }
@@ -303,7 +312,11 @@ fn task_words(task: &Value) -> String {
         Value::Null => "what it asked for was not seen".to_owned(),
         asked => attributes(asked),
     };
-    format!("{}: {wanted}; {} jobs", thread(&task["thread"]), task["jobs"])
+    let aborted = match task["aborted"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!(", {count} aborted"),
+    };
+    format!("{}: {wanted}; {} jobs{aborted}", thread(&task["thread"]), task["jobs"])
 }
 
 fn trace(directory: &Path, options: &Trace) -> Result<()> {
@@ -372,6 +385,13 @@ fn line(event: &Value) -> String {
             let until = if event["absolute"] == true { "until" } else { "for" };
             format!("clock_nanosleep(clock {}, {until} {} ns)", event["clock"], event["ns"])
         }
+        "abort" => "abort()".to_owned(),
+        "choose_scheduler" => format!(
+            "choose_scheduler({}, priority {}, processors {:#x})",
+            policy_words(&event["scheduler"]),
+            event["priority"],
+            event["processors"].as_u64().unwrap_or(0)
+        ),
         "exit" => format!("exit({})", event["status"].as_u64().unwrap_or(0) >> 8),
         "system_call" => format!("system call {}", event["number"]),
         other => other.to_owned(),
@@ -412,7 +432,28 @@ mod tests {
         event["target"] = json!({"tid": 9});
         event["attributes"] = json!({"policy": "fifo", "priority": 60});
         assert!(line(&event).ends_with("sched_setattr(9, fifo priority 60)"));
-        let task = json!({"thread": thread, "attributes": null, "jobs": 4});
+        let mut task = json!({"thread": thread, "attributes": null, "jobs": 4});
         assert_eq!(task_words(&task), "7 rt deadline: what it asked for was not seen; 4 jobs");
+        task["aborted"] = 2.into();
+        assert!(task_words(&task).ends_with("; 4 jobs, 2 aborted"));
+    }
+
+    #[test]
+    fn events_of_segments_in_words() {
+        let nobody = json!({"tid": 0, "pid": 0, "comm": "", "policy": "normal"});
+        let mut event = json!({"vcpu": 0, "thread": nobody, "kind": "choose_scheduler"});
+        event["scheduler"] = "hvdf".into();
+        event["priority"] = 2.into();
+        event["processors"] = 1.into();
+        let choice = "choose_scheduler(hvdf, priority 2, processors 0x1)";
+        assert!(line(&event).ends_with(choice), "{}", line(&event));
+        event["kind"] = "abort".into();
+        assert!(line(&event).ends_with("] abort()"));
+        let mut asked = json!({"policy": "deadline", "runtime_ns": 1_000_000});
+        let plain = "deadline runtime 1 ms, deadline 0 ms, period 0 ms";
+        assert_eq!(attributes(&asked), plain);
+        asked["priority"] = 3.into();
+        asked["utility"] = 9.into();
+        assert_eq!(attributes(&asked), format!("{plain}, priority 3, utility 9"));
     }
 }

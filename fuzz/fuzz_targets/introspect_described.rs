@@ -9,8 +9,11 @@ use timevisor_introspection::os::guest_os::GuestOs as _;
 use timevisor_introspection::point::limits;
 use timevisor_introspection::symbols::image::Image;
 
-/// A guest with the note and the functions of plugins/segments.
-const SEGMENTS: &[u8] = include_bytes!("../corpus-seeds/introspect_image/segments.elf");
+/// Guests with the note and the functions of plugins/segments, versions 1 and 2.
+const SEGMENTS: [&[u8]; 2] = [
+    include_bytes!("../corpus-seeds/introspect_image/segments.elf"),
+    include_bytes!("../corpus-seeds/introspect_image/segments-2.elf"),
+];
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -22,7 +25,15 @@ fuzz_target!(|data: &[u8]| {
             return;
         }
     };
-    let image = Image::parse(SEGMENTS).expect("the seed is sound");
+    for bytes in SEGMENTS {
+        decode(&plugin, bytes, data);
+    }
+});
+
+fn decode(plugin: &Plugin, bytes: &[u8], data: &[u8]) {
+    // On the heap, where it is aligned as the parser needs it.
+    let bytes = bytes.to_vec();
+    let image = Image::parse(&bytes).expect("the seed is sound");
     let Ok(mut guest) = plugin.guest(&image) else { return };
     let points = guest.points().to_vec();
     assert!(!points.is_empty() && points.len() <= limits::POINTS);
@@ -47,4 +58,4 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-});
+}

@@ -72,17 +72,27 @@ void log_start(struct log *log, uint32_t who)
 	log->hash = 0xcbf29ce484222325u;
 }
 
+static void log_word(struct log *log, uint32_t word)
+{
+	for (unsigned shift = 0; shift < 32; shift += 8) {
+		log->hash ^= word >> shift & 0xff;
+		log->hash *= 0x100000001b3u;
+	}
+}
+
+void log_words(struct log *log, char kind, const uint32_t *words, unsigned count)
+{
+	log_word(log, (uint32_t)kind);
+	for (unsigned n = 0; n < count; n++)
+		log_word(log, words[n]);
+	log->count++;
+}
+
 void log_call(struct log *log, char kind, uint32_t first, uint32_t second)
 {
-	const uint32_t words[3] = { (uint32_t)kind, first, second };
+	const uint32_t words[2] = { first, second };
 
-	for (unsigned n = 0; n < 3; n++) {
-		for (unsigned shift = 0; shift < 32; shift += 8) {
-			log->hash ^= words[n] >> shift & 0xff;
-			log->hash *= 0x100000001b3u;
-		}
-	}
-	log->count++;
+	log_words(log, kind, words, 2);
 }
 
 void log_put(const struct log *log)

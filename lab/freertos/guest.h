@@ -19,6 +19,8 @@ struct log {
 
 void log_start(struct log *log, uint32_t who);
 void log_call(struct log *log, char kind, uint32_t first, uint32_t second);
+/* A call with another number of arguments. */
+void log_words(struct log *log, char kind, const uint32_t *words, unsigned count);
 /* LOG who count hash */
 void log_put(const struct log *log);
 

@@ -1,11 +1,13 @@
 /*
- * The three functions: each is a NOP of 5 bytes, at which Timevisor traps, and a return. In
- * assembly, so that no compiler's options matter. The note tells the plugin
- * (crates/introspection/src/os/segments) that a program has them.
+ * The functions at which Timevisor traps: each is a NOP of 5 bytes and a return. In assembly, so
+ * that no compiler's options matter. The note tells the plugin (crates/introspection/src/os/segments)
+ * that a program has them.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 #include "timevisor-segments.h"
+
+#include <stddef.h>
 
 #define FUNCTION(name) \
 	".globl " #name "\n" \
@@ -19,7 +21,21 @@
 __asm(".text\n"
       FUNCTION(timevisor_begin_segment)
       FUNCTION(timevisor_end_segment)
-      FUNCTION(timevisor_retire_segment));
+      FUNCTION(timevisor_retire_segment)
+      FUNCTION(timevisor_segment_aborts)
+      FUNCTION(timevisor_set_scheduler));
+
+/* Timevisor reads all that is before the handler, which has another size with 64 bits. */
+_Static_assert(offsetof(struct timevisor_segment, abort_handler) == 40, "the layout of version 2");
+
+void timevisor_segment_aborts(uint32_t id);
+
+void timevisor_abort_segment(const struct timevisor_segment *segment)
+{
+	timevisor_segment_aborts(segment->id);
+	if (segment->abort_handler)
+		segment->abort_handler(segment);
+}
 
 static const struct {
 	uint32_t name_size, size, type;
@@ -30,5 +46,5 @@ static const struct {
 	.size = sizeof(uint32_t),
 	.type = 2, /* 1 is FreeRTOS */
 	.name = "Timevisor",
-	.version = 1,
+	.version = 2,
 };

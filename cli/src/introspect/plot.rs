@@ -9,11 +9,13 @@ use super::thread;
 use crate::plot::{self, Line, Marks};
 
 /// Kinds of events, how they are called, and their colour (Tol's bright scheme).
-const KINDS: [(&str, &str, &str); 4] = [
+const KINDS: [(&str, &str, &str); 6] = [
     ("set_scheduler", "policy asked for", "#4477aa"),
     ("yield", "yield: end of a job", "#228833"),
     ("sleep", "sleep", "#ccbb44"),
     ("exit", "exit", "#ee6677"),
+    ("abort", "abort: a job is given up", "#aa3377"),
+    ("choose_scheduler", "scheduler chosen", "#66ccee"),
 ];
 /// Rows are this thin.
 const GRAY: &str = "#bbbbbb";

@@ -150,7 +150,7 @@ mod tests {
         let told: String = rows.iter().map(words).collect();
         for line in [
             "FreeRTOS  built in; for x86 in a flat address space",
-            "segments by a file  version 1 of /p/a.toml; of x86 programs",
+            "segments by a file  version 2 of /p/a.toml; of x86 programs",
             "broken: /p/b.toml: format: 7 is not known here; write `format = 1`",
         ] {
             assert!(told.contains(line), "{told}");

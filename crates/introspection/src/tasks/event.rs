@@ -67,7 +67,7 @@ impl Policy {
     }
 }
 
-/// struct sched_attr.
+/// struct sched_attr, and what ChronOS adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Attributes {
     /// The policy.
@@ -76,7 +76,7 @@ pub struct Attributes {
     pub flags: u64,
     /// For normal tasks.
     pub nice: i32,
-    /// For FIFO and round robin tasks.
+    /// For FIFO and round robin tasks; of a segment, its program's own priority.
     pub priority: u32,
     /// For deadline tasks.
     pub runtime_ns: u64,
@@ -84,6 +84,53 @@ pub struct Attributes {
     pub deadline_ns: u64,
     /// For deadline tasks; 0: the deadline.
     pub period_ns: u64,
+    /// What a job is worth if it ends in time, in the guest's own unit; 0: not stated.
+    pub utility: u64,
+}
+
+/// By what a guest orders its segments: ChronOS's single-processor schedulers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduler {
+    /// First in, first out.
+    Fifo,
+    /// Rate monotonic: the shortest period first.
+    Rma,
+    /// The earliest deadline first.
+    Edf,
+    /// The highest value density first: utility by remaining processor time.
+    Hvdf,
+    /// Locke's best-effort scheduling algorithm: the earliest deadline first; in an overload, the
+    /// lowest value densities are dropped.
+    Lbesa,
+    /// [`Self::Dasa`] without dependencies.
+    DasaNd,
+    /// Dependent activity scheduling algorithm: the highest value densities are chosen first, as
+    /// long as all chosen ones meet their deadlines.
+    Dasa,
+    /// An unknown scheduler.
+    Other(u32),
+}
+
+impl Scheduler {
+    /// The known schedulers, by their numbers from 0 on, with the names that plugins' files and
+    /// JSON use.
+    pub const ALL: [(&str, Self); 7] = [
+        ("fifo", Self::Fifo),
+        ("rma", Self::Rma),
+        ("edf", Self::Edf),
+        ("hvdf", Self::Hvdf),
+        ("lbesa", Self::Lbesa),
+        ("dasa_nd", Self::DasaNd),
+        ("dasa", Self::Dasa),
+    ];
+
+    /// The scheduler with this number (enum timevisor_scheduler; ChronOS has the same numbers).
+    #[must_use]
+    pub fn new(number: u32) -> Self {
+        let known = usize::try_from(number).ok().and_then(|number| Self::ALL.get(number));
+        known.map_or(Self::Other(number), |(_, scheduler)| *scheduler)
+    }
 }
 
 /// What happened.
@@ -108,6 +155,18 @@ pub enum Kind {
         absolute: bool,
         /// Nanoseconds.
         ns: i64,
+    },
+    /// A job exceeded its deadline, and the guest gives it up.
+    Abort,
+    /// The guest chooses by what it orders its tasks of one priority. This concerns no task, and no
+    /// reservation uses it.
+    ChooseScheduler {
+        /// The scheduler.
+        scheduler: Scheduler,
+        /// The priority of the tasks that it orders.
+        priority: u32,
+        /// Bit n: on processor n; 0: on all.
+        processors: u32,
     },
     /// The thread exits.
     Exit {
@@ -137,4 +196,34 @@ pub struct Event {
     /// What happened.
     #[serde(flatten)]
     pub kind: Kind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every serde format has the names of JSON; this one is at hand.
+    fn serialized(value: impl Serialize) -> toml::Value {
+        toml::Value::try_from(value).unwrap()
+    }
+
+    #[test]
+    fn schedulers_have_one_name_everywhere() {
+        for (number, (name, scheduler)) in (0..).zip(Scheduler::ALL) {
+            assert_eq!(Scheduler::new(number), scheduler);
+            assert_eq!(serialized(scheduler).as_str(), Some(name));
+        }
+        assert_eq!(Scheduler::new(7), Scheduler::Other(7));
+        assert_eq!(Scheduler::new(u32::MAX), Scheduler::Other(u32::MAX));
+    }
+
+    #[test]
+    fn events_by_their_names() {
+        let kind =
+            Kind::ChooseScheduler { scheduler: Scheduler::Other(9), priority: 2, processors: 1 };
+        let expected =
+            "kind = 'choose_scheduler'\npriority = 2\nprocessors = 1\nscheduler = { other = 9 }";
+        assert_eq!(serialized(kind), toml::from_str(expected).unwrap());
+        assert_eq!(serialized(Kind::Abort), toml::from_str("kind = 'abort'").unwrap());
+    }
 }

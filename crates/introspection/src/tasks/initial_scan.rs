@@ -55,7 +55,7 @@ mod tests {
 
     fn task(tid: u32) -> Task {
         let thread = Thread { tid, ..Thread::default() };
-        Task { thread, attributes: None, jobs: 0, counter: None }
+        Task { thread, attributes: None, jobs: 0, aborted: 0, counter: None }
     }
 
     #[test]

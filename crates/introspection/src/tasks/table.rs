@@ -20,6 +20,8 @@ pub struct Task {
     pub attributes: Option<Attributes>,
     /// Number of jobs that have ended so far, by yield or sleep.
     pub jobs: u64,
+    /// Number of jobs that the guest has given up so far. They are not among `jobs`.
+    pub aborted: u64,
     /// The counter at the last event, if the backend reported it.
     pub counter: Option<u64>,
 }
@@ -70,9 +72,14 @@ impl Tasks {
                     task.jobs += 1;
                 }
             }
-            Kind::SystemCall { .. } => {}
+            Kind::Abort if event.thread.policy.is_real_time() => {
+                if let Some(task) = self.task(&event.thread, event.counter) {
+                    task.aborted += 1;
+                }
+            }
+            Kind::SystemCall { .. } | Kind::ChooseScheduler { .. } => {}
             // The task has exited, or the kernel has rejected its request.
-            Kind::Exit { .. } | Kind::Yield | Kind::Sleep { .. } => {
+            Kind::Exit { .. } | Kind::Yield | Kind::Sleep { .. } | Kind::Abort => {
                 drop(self.all.remove(&event.thread.tid));
             }
         }
@@ -99,7 +106,8 @@ impl Tasks {
         if !self.has_room(thread.tid) {
             return None;
         }
-        let new = || Task { thread: thread.clone(), attributes: None, jobs: 0, counter };
+        let new =
+            || Task { thread: thread.clone(), attributes: None, jobs: 0, aborted: 0, counter };
         let task = self.all.entry(thread.tid).or_insert_with(new);
         task.thread = thread.clone();
         task.counter = counter;
@@ -110,6 +118,7 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::event::Scheduler;
 
     fn event(tid: u32, policy: Policy, kind: Kind) -> Event {
         let thread = Thread { tid, pid: tid, comm: "rt".into(), policy };
@@ -146,6 +155,22 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_aborted() {
+        let mut tasks = Tasks::default();
+        tasks.on_event(&set(7, Policy::Normal, Policy::Deadline));
+        let before = tasks.get(7).unwrap().attributes;
+        tasks.on_event(&event(7, Policy::Deadline, Kind::Yield));
+        tasks.on_event(&event(7, Policy::Deadline, Kind::Abort));
+        let choice =
+            Kind::ChooseScheduler { scheduler: Scheduler::Edf, priority: 0, processors: 0 };
+        tasks.on_event(&event(0, Policy::Normal, choice));
+        let task = tasks.get(7).unwrap();
+        assert_eq!((task.jobs, task.aborted, task.attributes), (1, 1, before));
+        tasks.on_event(&event(8, Policy::Normal, Kind::Abort));
+        assert_eq!(tasks.iter().count(), 1, "its beginning was not seen");
+    }
+
+    #[test]
     fn one_that_had_begun() {
         let found = |tid| {
             let Kind::SetScheduler { target, attributes } =
@@ -153,7 +178,13 @@ mod tests {
             else {
                 panic!("another kind")
             };
-            Task { thread: target, attributes: Some(attributes), jobs: 0, counter: None }
+            Task {
+                thread: target,
+                attributes: Some(attributes),
+                jobs: 0,
+                aborted: 0,
+                counter: None,
+            }
         };
         let mut tasks = Tasks::default();
         tasks.on_event(&set(7, Policy::Normal, Policy::Deadline));

@@ -37,9 +37,10 @@ impl Default for Log {
 }
 
 impl Log {
-    /// The same hash as log_call in lab/freertos/guest.c.
-    fn call(&mut self, kind: char, first: u32, second: u32) {
-        for byte in [u32::from(kind), first, second].iter().flat_map(|word| word.to_le_bytes()) {
+    /// The same hash as log_words in lab/freertos/guest.c.
+    fn call(&mut self, kind: char, words: &[u32]) {
+        let words = [&[u32::from(kind)], words].concat();
+        for byte in words.into_iter().flat_map(u32::to_le_bytes) {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
         self.count += 1;
@@ -48,8 +49,8 @@ impl Log {
 
 type Logs = BTreeMap<u32, Log>;
 
-/// A call as a guest logs it: task, kind, and two arguments.
-type Call = (u32, char, u32, u32);
+/// A call as a guest logs it: task, kind, and arguments.
+type Call = (u32, char, Vec<u32>);
 
 /// Where a host has its plugins. The directory does not exist at first.
 fn plugins(host: &Host) -> PathBuf {
@@ -131,8 +132,8 @@ impl Scene {
         let mut seen = Logs::new();
         let mut before = [0; 2];
         for event in &events {
-            let (who, kind, first, second) = call(event).with_context(|| event.to_string())?;
-            seen.entry(who).or_default().call(kind, first, second);
+            let (who, kind, words) = call(event).with_context(|| event.to_string())?;
+            seen.entry(who).or_default().call(kind, &words);
             // In order, with the estimate within the event's bounds.
             let number = |key: &str| event[key].as_i64().with_context(|| format!("{key}: {event}"));
             let at = [number("counter")?, number("estimate_ns")?];
@@ -144,15 +145,36 @@ impl Scene {
         Ok(events)
     }
 
-    /// What is known of a task: its priority or its runtime.
+    /// What is known of a task: its attributes (its priority or its runtime), or its jobs.
     fn task(&self, comm: &str, tid: Option<u32>, key: &str) -> anyhow::Result<u64> {
         let row = self.row()?;
         let mut tasks = row["tasks"].as_array().into_iter().flatten();
         let found = tasks.find(|task| {
             task["thread"]["comm"] == comm && tid.is_none_or(|tid| task["thread"]["tid"] == tid)
         });
-        let value = found.and_then(|task| task["attributes"][key].as_u64());
+        let value = found.and_then(|task| task["attributes"][key].as_u64().or(task[key].as_u64()));
         value.with_context(|| format!("no {key} of {comm} {tid:?}: {row}"))
+    }
+
+    /// What is known of the three segments when the guest has ended, by their name.
+    fn segments(&self, name: &str) -> anyhow::Result<()> {
+        // The runtime and the utility of each segment's last pass.
+        for (tid, wanted) in [
+            (1, [200_000 + 599, 1000 + 599, 9, 600 - 85, 85]),
+            (2, [300_000 + 598, 0xffff_ffff_fff0_0000 + 598, 9, 300 - 6, 6]),
+        ] {
+            let keys = ["runtime_ns", "utility", "priority", "jobs", "aborted"];
+            let known = keys.map(|key| self.task(name, Some(tid), key));
+            let known = known.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+            ensure!(known == wanted, "segment {tid} is {known:?}, not {wanted:?}");
+        }
+        // The third segment has been retired.
+        ensure!(self.task(name, Some(3), "runtime_ns").is_err(), "{}", self.row()?);
+        // Only the first one has an abort handler, which the guest itself calls.
+        let said = self.guest.serial_text();
+        let handled: Vec<_> = said.lines().filter(|line| line.starts_with("ABORTED ")).collect();
+        ensure!(handled == ["ABORTED 1 85", "ABORTED 2 0", "ABORTED 3 0"], "{handled:?}");
+        Ok(())
     }
 }
 
@@ -181,15 +203,15 @@ fn freertos_call(event: &Value) -> anyhow::Result<Call> {
             let (target, asked) = (&event["target"], &event["attributes"]);
             ensure!(asked["policy"] == "round_robin", "another policy");
             let kind = if target["policy"] == "normal" { 'C' } else { 'P' };
-            (who, kind, word(&target["tid"])?, word(&asked["priority"])?)
+            (who, kind, vec![word(&target["tid"])?, word(&asked["priority"])?])
         }
         "sleep" => {
             let ns = event["ns"].as_u64().context("no ns")?;
             ensure!(event["clock"] == 1 && ns.is_multiple_of(TICK_NS), "no ticks");
             let absolute = u32::from(event["absolute"] == true);
-            (who, 'S', absolute, u32::try_from(ns / TICK_NS)?)
+            (who, 'S', vec![absolute, u32::try_from(ns / TICK_NS)?])
         }
-        "exit" => (who, 'D', 0, 0),
+        "exit" => (who, 'D', vec![0, 0]),
         other => anyhow::bail!("{other:?} is nothing that FreeRTOS does"),
     })
 }
@@ -232,6 +254,9 @@ pub(crate) fn freertos(ctx: &Context) -> anyhow::Result<String> {
     Ok(format!("{} events of 7 tasks exact", events.len()))
 }
 
+/// ChronOS's schedulers, by their numbers.
+const SCHEDULERS: [&str; 7] = ["fifo", "rma", "edf", "hvdf", "lbesa", "dasa_nd", "dasa"];
+
 /// An event in the form in which segments.c logs it.
 fn segment_call(event: &Value) -> anyhow::Result<Call> {
     let who = word(&event["thread"]["tid"])?;
@@ -239,10 +264,24 @@ fn segment_call(event: &Value) -> anyhow::Result<Call> {
         "set_scheduler" => {
             let asked = &event["attributes"];
             ensure!(asked["policy"] == "deadline" && event["target"]["tid"] == who, "another");
-            (who, 'B', word(&asked["runtime_ns"])?, word(&asked["period_ns"])?)
+            let keys = ["runtime_ns", "deadline_ns", "period_ns", "priority"];
+            let mut words =
+                keys.iter().map(|key| word(&asked[*key])).collect::<Result<Vec<_>, _>>()?;
+            // Both halves.
+            let utility = asked["utility"].as_u64().context("no utility")?;
+            words.extend([u32::try_from(utility & 0xffff_ffff)?, u32::try_from(utility >> 32)?]);
+            (who, 'B', words)
         }
-        "yield" => (who, 'E', 0, 0),
-        "exit" => (who, 'R', 0, 0),
+        "yield" => (who, 'E', vec![0, 0]),
+        "abort" => (who, 'A', vec![0, 0]),
+        "choose_scheduler" => {
+            let (scheduler, priority) = (&event["scheduler"], word(&event["priority"])?);
+            let named = SCHEDULERS.into_iter().zip(0..).find(|(name, _)| scheduler == name);
+            let number =
+                named.map_or_else(|| word(&scheduler["other"]), |(_, number)| Ok(number))?;
+            (who, 'S', vec![number, priority, word(&event["processors"])?])
+        }
+        "exit" => (who, 'R', vec![0, 0]),
         other => anyhow::bail!("{other:?} is nothing that a segment does"),
     })
 }
@@ -252,10 +291,8 @@ pub(crate) fn segments(ctx: &Context) -> anyhow::Result<String> {
     let mut scene = Scene::new(ctx, &program)?;
     scene.attach(&program)?;
     let events = scene.run(segment_call)?;
-    // The runtime of each segment's last pass; the third segment has been retired.
-    ensure!(scene.task("segment", Some(1), "runtime_ns")? == 200_000 + 599, "{}", scene.row()?);
-    ensure!(scene.task("segment", Some(2), "runtime_ns")? == 300_000 + 598, "{}", scene.row()?);
-    ensure!(scene.task("segment", Some(3), "runtime_ns").is_err(), "{}", scene.row()?);
+    ensure!(scene.row()?["guest"] == "real-time segments, version 2", "{}", scene.row()?);
+    scene.segments("segment")?;
     Ok(format!("{} events of 3 segments exact", events.len()))
 }
 
@@ -319,14 +356,15 @@ pub(crate) fn described(ctx: &Context) -> anyhow::Result<String> {
     let image = program.display().to_string();
     let checked =
         scene.host.cli(&["introspect", "plugins", "--check", &file, "--image", &image])?;
-    mentions(&checked, &["sound", "robot control 1", "timevisor_begin_segment"])?;
+    mentions(
+        &checked,
+        &["sound", "robot control 2", "timevisor_begin_segment", "timevisor_set_scheduler"],
+    )?;
 
     scene.attach(&program)?;
     let events = scene.run(segment_call)?;
-    ensure!(scene.row()?["guest"] == "robot control 1", "{}", scene.row()?);
-    ensure!(scene.task("robot", Some(1), "runtime_ns")? == 200_000 + 599, "{}", scene.row()?);
-    ensure!(scene.task("robot", Some(2), "runtime_ns")? == 300_000 + 598, "{}", scene.row()?);
-    ensure!(scene.task("robot", Some(3), "runtime_ns").is_err(), "{}", scene.row()?);
+    ensure!(scene.row()?["guest"] == "robot control 2", "{}", scene.row()?);
+    scene.segments("robot")?;
     let log = scene.host.log_text();
     mentions(&log, &["broken plugins are left out", "10-broken.toml", "20-open.toml"])?;
     Ok(format!("{} events of 3 segments exact, by a plugin added at run time", events.len()))

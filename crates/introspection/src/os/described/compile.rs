@@ -6,7 +6,7 @@ use super::limits;
 use super::note::NoteRule;
 use super::reads::{self, Bits, ReadRule};
 use super::tasks::{TaskRule, TaskTables};
-use super::values::{PolicyRule, Scope, Value, Want};
+use super::values::{PolicyRule, SchedulerRule, Scope, Value, Want};
 use crate::point::{self, Filter};
 
 /// The only format.
@@ -51,6 +51,8 @@ pub(super) enum KindRule {
     SetScheduler { target: TaskRule, attributes: Box<AttributesRule> },
     Yield,
     Sleep(Box<SleepRule>),
+    Abort,
+    ChooseScheduler(Box<ChoiceRule>),
     Exit { status: Value },
 }
 
@@ -63,6 +65,7 @@ pub(super) struct AttributesRule {
     pub(super) runtime_ns: Value,
     pub(super) deadline_ns: Value,
     pub(super) period_ns: Value,
+    pub(super) utility: Value,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +73,13 @@ pub(super) struct SleepRule {
     pub(super) clock: Value,
     pub(super) absolute: Absolute,
     pub(super) ns: Value,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ChoiceRule {
+    pub(super) scheduler: SchedulerRule,
+    pub(super) priority: Value,
+    pub(super) processors: Value,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -208,15 +218,17 @@ fn event_of(
             runtime_ns,
             deadline_ns,
             period_ns,
+            utility,
         } => {
             let attributes = Box::new(AttributesRule {
-                policy: scope.policy(policy, &of("policy"))?,
+                policy: scope.choice(policy, &of("policy"))?,
                 flags: number(flags, Want::Long, "flags")?,
                 nice: number(nice, Want::Nice, "nice")?,
                 priority: number(priority, Want::Priority, "priority")?,
                 runtime_ns: number(runtime_ns, Want::Time, "runtime_ns")?,
                 deadline_ns: number(deadline_ns, Want::Time, "deadline_ns")?,
                 period_ns: number(period_ns, Want::Time, "period_ns")?,
+                utility: number(utility, Want::Long, "utility")?,
             });
             let target = tasks.rule(target, scope, &of("target"))?;
             (thread, KindRule::SetScheduler { target, attributes })
@@ -233,6 +245,15 @@ fn event_of(
             };
             let ns = scope.value(ns, Want::Time, &of("ns"))?;
             (thread, KindRule::Sleep(Box::new(SleepRule { clock, absolute, ns })))
+        }
+        EventTable::Abort { thread } => (thread, KindRule::Abort),
+        EventTable::ChooseScheduler { thread, scheduler, priority, processors } => {
+            let rule = ChoiceRule {
+                scheduler: scope.choice(scheduler, &of("scheduler"))?,
+                priority: number(priority, Want::Priority, "priority")?,
+                processors: number(processors, Want::Word, "processors")?,
+            };
+            (thread, KindRule::ChooseScheduler(Box::new(rule)))
         }
         EventTable::Exit { thread, status } => {
             (thread, KindRule::Exit { status: number(status, Want::Word, "status")? })

@@ -1,7 +1,7 @@
 //! The documentation of plugins' files: it has every key, and what it shows is sound.
 
 use super::Plugin;
-use super::tests::{FREERTOS, RTOS};
+use super::tests::{FREERTOS, RTOS, SEGMENTS};
 
 fn page(name: &str) -> String {
     let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -33,6 +33,7 @@ fn the_reference_has_every_key() {
         (RTOS, "clock =", "odd ="),
         (RTOS, "kind = \"sleep\"", "kind = \"odd\""),
         (RTOS, "per_second = 3", "per_second = { odd = 3 }"),
+        (SEGMENTS, "processors = {", "odd = {"),
         (FREERTOS, "plus = { read = \"increment\" }", "plus = { odd = 1 }"),
     ] {
         assert!(text.contains(at), "{at}");

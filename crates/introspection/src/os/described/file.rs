@@ -83,7 +83,7 @@ pub(super) struct TaskTable {
     pub(super) tid: Value,
     pub(super) pid: Option<Value>,
     pub(super) name: Or<String, NameTable>,
-    pub(super) policy: Policy,
+    pub(super) policy: Choice,
     pub(super) unless_zero: Option<ValueTable>,
     pub(super) otherwise: Option<String>,
 }
@@ -97,12 +97,12 @@ pub(super) struct NameTable {
     pub(super) len: Option<i64>,
 }
 
-/// The name of a policy, or where its number is.
-pub(super) type Policy = Or<String, PolicyTable>;
+/// The name of a policy or of a scheduler, or where its number is.
+pub(super) type Choice = Or<String, ChoiceTable>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PolicyTable {
+pub(super) struct ChoiceTable {
     pub(super) read: Option<String>,
     pub(super) note: Option<String>,
     pub(super) offset: Option<i64>,
@@ -159,13 +159,14 @@ pub(super) enum EventTable {
     SetScheduler {
         thread: String,
         target: String,
-        policy: Policy,
+        policy: Choice,
         flags: Option<Value>,
         nice: Option<Value>,
         priority: Option<Value>,
         runtime_ns: Option<Value>,
         deadline_ns: Option<Value>,
         period_ns: Option<Value>,
+        utility: Option<Value>,
     },
     Yield {
         thread: String,
@@ -175,6 +176,15 @@ pub(super) enum EventTable {
         clock: Option<Value>,
         absolute: Or<bool, ValueTable>,
         ns: Value,
+    },
+    Abort {
+        thread: String,
+    },
+    ChooseScheduler {
+        thread: String,
+        scheduler: Choice,
+        priority: Option<Value>,
+        processors: Option<Value>,
     },
     Exit {
         thread: String,

@@ -81,13 +81,14 @@ impl GuestOs for Described {
             KindRule::SetScheduler { target, attributes: of } => Kind::SetScheduler {
                 target: thread(target, &found, &self.tasks)?,
                 attributes: Attributes {
-                    policy: of.policy.policy(&found)?,
+                    policy: of.policy.chosen(&found)?,
                     flags: of.flags.u64(&found)?,
                     nice: of.nice.i32(&found)?,
                     priority: of.priority.u32(&found)?,
                     runtime_ns: of.runtime_ns.u64(&found)?,
                     deadline_ns: of.deadline_ns.u64(&found)?,
                     period_ns: of.period_ns.u64(&found)?,
+                    utility: of.utility.u64(&found)?,
                 },
             },
             KindRule::Yield => Kind::Yield,
@@ -98,6 +99,12 @@ impl GuestOs for Described {
                     Absolute::Read(value) => !value.is_zero(&found)?,
                 },
                 ns: of.ns.i64(&found)?,
+            },
+            KindRule::Abort => Kind::Abort,
+            KindRule::ChooseScheduler(of) => Kind::ChooseScheduler {
+                scheduler: of.scheduler.chosen(&found)?,
+                priority: of.priority.u32(&found)?,
+                processors: of.processors.u32(&found)?,
             },
             KindRule::Exit { status } => Kind::Exit { status: status.u32(&found)? },
         };

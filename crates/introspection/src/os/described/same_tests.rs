@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::Plugin;
-use super::tests::{FREERTOS, SEGMENTS};
+use super::tests::{FREERTOS, FUNCTIONS, SEGMENTS};
 use crate::backend::RawEvent;
 use crate::os::guest_os::GuestOs;
 use crate::registry;
@@ -19,10 +19,13 @@ fn pair(elf: &Elf, text: &str) -> (Box<dyn GuestOs>, Box<dyn GuestOs>) {
     (registry::probe_image(&image).unwrap(), Box::new(described))
 }
 
-fn segments(wide: bool) -> (Box<dyn GuestOs>, Box<dyn GuestOs>) {
-    let functions =
-        ["timevisor_begin_segment", "timevisor_end_segment", "timevisor_retire_segment"];
-    pair(&Elf::with(wide, &functions).note(2, &[1]), SEGMENTS)
+/// Version 1, of which guests still exist.
+const SEGMENTS_1: &str = include_str!("segments-1.toml");
+
+fn segments(version: u32, wide: bool) -> (Box<dyn GuestOs>, Box<dyn GuestOs>) {
+    let (functions, text) =
+        if version == 1 { (&FUNCTIONS[..3], SEGMENTS_1) } else { (&FUNCTIONS[..], SEGMENTS) };
+    pair(&Elf::with(wide, functions).note(2, &[version]), text)
 }
 
 fn freertos(note: &[u32; 11]) -> (Box<dyn GuestOs>, Box<dyn GuestOs>) {
@@ -70,7 +73,9 @@ fn both(pair: &mut (Box<dyn GuestOs>, Box<dyn GuestOs>), raw: &RawEvent) -> (Dec
 
 #[test]
 fn the_same_points() {
-    for pair in [segments(false), segments(true), freertos(&NOTE)] {
+    let versions = [(1, false), (1, true), (2, false), (2, true)];
+    let pairs = versions.map(|(version, wide)| segments(version, wide));
+    for pair in pairs.into_iter().chain([freertos(&NOTE)]) {
         assert_eq!(pair.0.points(), pair.1.points());
     }
 }
@@ -104,8 +109,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_same_segments(wide in any::<bool>(), events in events(3, 40)) {
-        let mut pair = segments(wide);
+    fn the_same_segments(version in 1u32..=2, wide in any::<bool>(), events in events(5, 48)) {
+        let mut pair = segments(version, wide);
         for raw in &events {
             let (built_in, described) = both(&mut pair, raw);
             prop_assert_eq!(built_in, described);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{Fault, ensure};
-use super::file::{Or, Policy as PolicyText, TaskTable};
+use super::file::{Choice as ChoiceText, Or, TaskTable};
 use super::limits;
 use super::values::{Found, Name, PolicyRule, Scope, Value, Want};
 use crate::os::guest_os::DecodeError;
@@ -135,11 +135,11 @@ impl TaskTables {
     }
 }
 
-fn before(text: &PolicyText, scope: &Scope<'_>, key: &str) -> Result<Before, Fault> {
+fn before(text: &ChoiceText, scope: &Scope<'_>, key: &str) -> Result<Before, Fault> {
     match text {
         Or::Constant(name) if name == ASKED => Ok(Before::Asked),
         text => {
-            let policy = scope.policy(text, key)?;
+            let policy = scope.choice(text, key)?;
             ensure(
                 policy != PolicyRule::Constant(Policy::Keep),
                 key,
@@ -168,7 +168,7 @@ pub(super) fn thread(
         }
         let tid = of.tid.u32(found)?;
         let policy = match &of.policy {
-            Before::Is(policy) => policy.policy(found)?,
+            Before::Is(policy) => policy.chosen(found)?,
             Before::Asked => asked(tasks, tid),
         };
         return Ok(Thread { tid, pid: of.pid.u32(found)?, comm: of.name.text(found)?, policy });

@@ -9,11 +9,20 @@ use crate::os::guest_os::{DecodeError, GuestOs};
 use crate::point::{Filter, Read, Register};
 use crate::registry;
 use crate::symbols::image::Image;
-use crate::tasks::event::{Attributes, Kind, Policy, Thread};
+use crate::tasks::event::{Attributes, Kind, Policy, Scheduler, Thread};
 use crate::testing_elf::Elf;
 
 pub(super) const SEGMENTS: &str = include_str!("../../../../../plugins/segments/segments.toml");
 pub(super) const FREERTOS: &str = include_str!("../../../../../plugins/freertos/freertos.toml");
+
+/// The functions of plugins/segments; version 1 has the first three.
+pub(super) const FUNCTIONS: [&str; 5] = [
+    "timevisor_begin_segment",
+    "timevisor_end_segment",
+    "timevisor_retire_segment",
+    "timevisor_segment_aborts",
+    "timevisor_set_scheduler",
+];
 
 /// A guest system with everything that the two others do not have.
 pub(super) const RTOS: &str = r#"
@@ -153,6 +162,39 @@ fn values_are_computed_and_cut_to_their_range() {
     assert_eq!(guest.tasks().iter().count(), 0);
 }
 
+/// A choice of a scheduler by a constant, by the scheduler's own numbers, and by a list.
+#[test]
+fn a_scheduler_is_named_or_has_a_number() {
+    let listed = "{ read = \"scheduler\", size = 4, values = [\"fifo\", \"rma\", \"edf\", \"hvdf\", \"lbesa\", \"dasa_nd\", \"dasa\"] }";
+    assert!(SEGMENTS.contains(listed));
+    let with = |scheduler: &str| {
+        let text = SEGMENTS.replace(listed, scheduler);
+        Plugin::parse("robot.toml", &text).map_err(|error| error.to_string())
+    };
+    let chosen = |scheduler: &str, number: u32| {
+        let elf = Elf::with(false, &FUNCTIONS).note(2, &[2]).bytes();
+        let guest = with(scheduler).unwrap().guest(&Image::parse(&elf).unwrap()).unwrap();
+        let words = [number, 4, 3].map(u32::to_le_bytes).concat();
+        let event = guest.event(&raw(5, 0, &[&words])).unwrap();
+        assert_eq!(event.thread, Thread::default());
+        let Kind::ChooseScheduler { scheduler, priority: 4, processors: 3 } = event.kind else {
+            panic!("{event:?}")
+        };
+        scheduler
+    };
+    assert_eq!(chosen("\"dasa\"", 1), Scheduler::Dasa);
+    let own = "{ read = \"scheduler\", size = 4 }";
+    assert_eq!(chosen(own, 3), Scheduler::Hvdf);
+    assert_eq!(chosen(own, 70), Scheduler::Other(70));
+    let reversed = "{ read = \"scheduler\", size = 4, values = [\"edf\", \"rma\"] }";
+    assert_eq!([chosen(reversed, 0), chosen(reversed, 1)], [Scheduler::Edf, Scheduler::Rma]);
+    assert_eq!(chosen(reversed, 2), Scheduler::Other(2));
+    let why = with("\"deadline\"").unwrap_err();
+    for part in ["set_scheduler.event.scheduler: ", "is not a scheduler; name one of fifo, rma"] {
+        assert!(why.contains(part), "{why}");
+    }
+}
+
 #[test]
 fn images_that_it_is_not_for() {
     let plugin = Plugin::parse("rtos.toml", RTOS).unwrap();
@@ -284,9 +326,7 @@ fn limits_of_points_reads_and_data() {
 
 #[test]
 fn built_in_guest_systems_come_first() {
-    let functions =
-        ["timevisor_begin_segment", "timevisor_end_segment", "timevisor_retire_segment"];
-    let ours = Elf::with(false, &functions).note(2, &[1]).bytes();
+    let ours = Elf::with(false, &FUNCTIONS).note(2, &[2]).bytes();
     let plugin = Plugin::parse("robot.toml", &SEGMENTS.replace("Timevisor", "RobotCtrl")).unwrap();
     let name = |bytes: &[u8]| {
         let image = Image::parse(bytes).unwrap();
@@ -294,11 +334,11 @@ fn built_in_guest_systems_come_first() {
         let plugins = Plugins { all: vec![plugin.clone()], broken };
         registry::probe_image_or_plugin(&image, &plugins).map(|guest| guest.name())
     };
-    assert_eq!(name(&ours), Ok("real-time segments, version 1".to_owned()));
+    assert_eq!(name(&ours), Ok("real-time segments, version 2".to_owned()));
     let at = ours.windows(9).position(|part| part == b"Timevisor").unwrap();
     let mut theirs = ours;
     theirs[at..at + 9].copy_from_slice(b"RobotCtrl");
-    assert_eq!(name(&theirs), Ok("segments by a file 1".to_owned()));
+    assert_eq!(name(&theirs), Ok("segments by a file 2".to_owned()));
     theirs[at] = b'X';
     let why = name(&theirs).unwrap_err();
     for part in [
@@ -360,13 +400,12 @@ proptest! {
                 return Ok(());
             }
         };
-        let functions = ["set", "wait", "timevisor_begin_segment", "timevisor_end_segment",
-            "timevisor_retire_segment", "timevisor_task_created", "xTaskDelayUntil", "vTaskDelay",
-            "vTaskPrioritySet", "vTaskDelete"];
+        let functions = [&FUNCTIONS[..], &["set", "wait", "timevisor_task_created",
+            "xTaskDelayUntil", "vTaskDelay", "vTaskPrioritySet", "vTaskDelete"]].concat();
         for wide in [false, true] {
             let elf = Elf::with(wide, &functions)
                 .note(9, &[3, 250])
-                .note(2, &[1])
+                .note(2, &[2])
                 .note(1, &[1, 11, 2, 0, 4, 4, 1000, 1, 44, 52, 12])
                 .symbol("pxCurrentTCB", 0x5000)
                 .symbol("xSchedulerRunning", 0x5004);

@@ -3,14 +3,14 @@
 
 use super::error::{Fault, ensure};
 use super::file::{
-    NameTable, Or, Policy as PolicyText, PolicyTable, Value as ValueText, ValueTable,
+    Choice as ChoiceText, ChoiceTable, NameTable, Or, Value as ValueText, ValueTable,
 };
 use super::limits;
 use super::note::{NoteRule, Number};
 use super::reads::{Bits, ReadRule};
 use crate::os::guest_os::DecodeError;
 use crate::os::reads::{Reads, name};
-use crate::tasks::event::Policy;
+use crate::tasks::event::{Policy, Scheduler};
 
 /// What an event may use: a point's reads, and the note.
 pub(super) struct Scope<'a> {
@@ -246,11 +246,16 @@ impl Scope<'_> {
         }
     }
 
-    pub(super) fn policy(&self, text: &PolicyText, key: &str) -> Result<PolicyRule, Fault> {
+    /// A policy or a scheduler.
+    pub(super) fn choice<T: Named>(
+        &self,
+        text: &ChoiceText,
+        key: &str,
+    ) -> Result<Choice<T>, Fault> {
         match text {
-            Or::Constant(name) => named(name, key).map(PolicyRule::Constant),
+            Or::Constant(name) => named(name, key).map(Choice::Constant),
             Or::Table(table) => {
-                let PolicyTable { read, note, offset, size, values } = table;
+                let ChoiceTable { read, note, offset, size, values } = table;
                 let place = ValueTable {
                     read: read.clone(),
                     note: note.clone(),
@@ -263,34 +268,75 @@ impl Scope<'_> {
                 ensure(
                     names.is_none_or(|all| (1..=limits::VALUES).contains(&all.len())),
                     key,
-                    || format!("`values` has not 1 to {} policies", limits::VALUES),
-                    "list the policies, that of number 0 first",
+                    || format!("`values` has not 1 to {} names", limits::VALUES),
+                    "list the names, that of number 0 first",
                 )?;
                 let values = names.map(|all| all.iter().map(|name| named(name, key)).collect());
-                Ok(PolicyRule::Read { number, values: values.transpose()? })
+                Ok(Choice::Read { number, values: values.transpose()? })
             }
         }
     }
 }
 
-/// Names of policies.
-const POLICIES: [(&str, Policy); 8] = [
-    ("normal", Policy::Normal),
-    ("fifo", Policy::Fifo),
-    ("round_robin", Policy::RoundRobin),
-    ("batch", Policy::Batch),
-    ("idle", Policy::Idle),
-    ("deadline", Policy::Deadline),
-    ("ext", Policy::Ext),
-    ("keep", Policy::Keep),
-];
+/// What a file names, or gives a number.
+pub(super) trait Named: Copy + 'static {
+    /// What it is, in messages.
+    const WHAT: &'static str;
+    /// The names that a file may have.
+    const NAMES: &'static [(&'static str, Self)];
+    /// Said of the last name, in messages.
+    const NOTE: &'static str;
 
-fn named(name: &str, key: &str) -> Result<Policy, Fault> {
-    let found = POLICIES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy);
+    /// By its own numbers.
+    fn new(number: u32) -> Self;
+
+    /// One that is not known.
+    fn other(number: u32) -> Self;
+}
+
+impl Named for Policy {
+    const WHAT: &'static str = "a policy";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("normal", Self::Normal),
+        ("fifo", Self::Fifo),
+        ("round_robin", Self::RoundRobin),
+        ("batch", Self::Batch),
+        ("idle", Self::Idle),
+        ("deadline", Self::Deadline),
+        ("ext", Self::Ext),
+        ("keep", Self::Keep),
+    ];
+    const NOTE: &'static str = " (not of a task), asked (of a task)";
+
+    fn new(number: u32) -> Self {
+        Self::new(number)
+    }
+
+    fn other(number: u32) -> Self {
+        Self::Other(number)
+    }
+}
+
+impl Named for Scheduler {
+    const WHAT: &'static str = "a scheduler";
+    const NAMES: &'static [(&'static str, Self)] = &Self::ALL;
+    const NOTE: &'static str = "";
+
+    fn new(number: u32) -> Self {
+        Self::new(number)
+    }
+
+    fn other(number: u32) -> Self {
+        Self::Other(number)
+    }
+}
+
+fn named<T: Named>(name: &str, key: &str) -> Result<T, Fault> {
+    let found = T::NAMES.iter().find(|(known, _)| *known == name).map(|(_, found)| *found);
     found.ok_or_else(|| {
-        let names = POLICIES.map(|(name, _)| name).join(", ");
-        let step = format!("name one of {names} (not of a task), asked (of a task)");
-        Fault::new(key, format!("{name:?} is not a policy"), step)
+        let names: Vec<_> = T::NAMES.iter().map(|(name, _)| *name).collect();
+        let step = format!("name one of {}{}", names.join(", "), T::NOTE);
+        Fault::new(key, format!("{name:?} is not {}", T::WHAT), step)
     })
 }
 
@@ -301,16 +347,19 @@ pub(super) enum Name {
     Read { read: usize, offset: usize, len: usize },
 }
 
-/// A policy.
+/// A policy or a scheduler.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum PolicyRule {
-    Constant(Policy),
-    /// By its number: Linux's numbers, or an index of the values.
+pub(super) enum Choice<T> {
+    Constant(T),
+    /// By its number: its own numbers (of policies Linux's), or an index of the values.
     Read {
         number: Value,
-        values: Option<Vec<Policy>>,
+        values: Option<Vec<T>>,
     },
 }
+
+pub(super) type PolicyRule = Choice<Policy>;
+pub(super) type SchedulerRule = Choice<Scheduler>;
 
 impl Value {
     pub(super) fn constant(number: i64) -> Self {
@@ -419,15 +468,15 @@ impl Name {
     }
 }
 
-impl PolicyRule {
-    pub(super) fn policy(&self, found: &Found<'_>) -> Result<Policy, DecodeError> {
+impl<T: Named> Choice<T> {
+    pub(super) fn chosen(&self, found: &Found<'_>) -> Result<T, DecodeError> {
         Ok(match self {
-            Self::Constant(policy) => *policy,
-            Self::Read { number, values: None } => Policy::new(number.u32(found)?),
+            Self::Constant(chosen) => *chosen,
+            Self::Read { number, values: None } => T::new(number.u32(found)?),
             Self::Read { number, values: Some(values) } => {
                 let number = number.u32(found)?;
                 let index = usize::try_from(number).unwrap_or(usize::MAX);
-                values.get(index).copied().unwrap_or(Policy::Other(number))
+                values.get(index).copied().unwrap_or(T::other(number))
             }
         })
     }

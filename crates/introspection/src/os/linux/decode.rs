@@ -30,6 +30,7 @@ fn attributes(reads: &Reads<'_>, n: usize) -> Result<Attributes, DecodeError> {
         runtime_ns: long(24)?,
         deadline_ns: long(32)?,
         period_ns: long(40)?,
+        utility: 0,
     })
 }
 

@@ -138,7 +138,7 @@ impl Walk<'_> {
         }
         let comm = name(&self.bytes::<16>(comm)?);
         let thread = Thread { tid: self.word(pid)?, pid: self.word(tgid)?, comm, policy };
-        Ok(Some(Task { thread, attributes: Some(attributes), jobs: 0, counter: None }))
+        Ok(Some(Task { thread, attributes: Some(attributes), jobs: 0, aborted: 0, counter: None }))
     }
 
     fn word(&self, at: u64) -> Result<u32, String> {

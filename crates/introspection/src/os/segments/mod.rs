@@ -6,31 +6,64 @@
 //! request, and its end is the end of a job. So everything that works for such tasks works for
 //! segments: `introspect list`, and reservations that follow a guest.
 //!
+//! The note says which version of the interface a program was built with. Version 2 adds what
+//! ChronOS's calls have and version 1 did not: a segment's utility and priority, a job that is
+//! aborted, and the choice of a scheduler. The abort handler itself is the program's: its own code
+//! calls it.
+//!
 //! What it does not do: look at an operating system below the program, or at programs in separate
-//! address spaces.
+//! address spaces; call anything in the guest; use utility, priority or scheduler for a
+//! reservation.
 
 use crate::backend::RawEvent;
 use crate::os::guest_os::{DecodeError, GuestOs};
 use crate::os::reads::Reads;
 use crate::point::{Point, Read, Register, SLOT};
 use crate::symbols::image::Image;
-use crate::tasks::event::{Attributes, Event, Kind, Policy, Thread};
+use crate::tasks::event::{Attributes, Event, Kind, Policy, Scheduler, Thread};
 use crate::tasks::table::Tasks;
 
 /// The note's type (plugins/segments/timevisor-segments.c).
 const NOTE: u32 = 2;
-/// Version of the functions and of struct timevisor_segment.
-const VERSION: u32 = 1;
-/// struct timevisor_segment: id, zero, wcet, deadline, period.
-const SEGMENT: u16 = 32;
 
 const BEGIN: u16 = 1;
 const END: u16 = 2;
 const RETIRE: u16 = 3;
+const ABORT: u16 = 4;
+const SCHEDULER: u16 = 5;
+
+/// A version of the functions and of struct timevisor_segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Version {
+    /// id, zero, wcet, deadline, period.
+    One,
+    /// id, priority, wcet, deadline, period, utility; the abort handler behind them is not read.
+    Two,
+}
+
+impl Version {
+    const ALL: [Self; 2] = [Self::One, Self::Two];
+
+    const fn number(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+
+    /// How many bytes of struct timevisor_segment are read.
+    const fn segment(self) -> u16 {
+        match self {
+            Self::One => 32,
+            Self::Two => 40,
+        }
+    }
+}
 
 /// A guest program with segments.
 #[derive(Debug)]
 pub struct Segments {
+    version: Version,
     points: Vec<Point>,
     tasks: Tasks,
 }
@@ -45,24 +78,30 @@ impl Segments {
         let note = note.ok_or(
             "the image has no note of them; build it with plugins/segments/timevisor-segments.c, and keep sections .note.* when linking",
         )?;
-        if note != VERSION.to_le_bytes() {
-            return Err(format!("its version is {note:02x?}, not {VERSION}"));
-        }
-        // The first argument is in a register, or on the stack above the return address.
-        let wide = image.is_wide();
-        let first = if wide { Read::value(Register::Rdi) } else { Read::at(Register::Rsp, 4, 4) };
+        let version = Version::ALL.into_iter().find(|one| note == one.number().to_le_bytes());
+        let version = version.ok_or_else(|| format!("its version is {note:02x?}, not 1 or 2"))?;
+        // Arguments are in registers, or on the stack above the return address.
+        let [first, second, third] = if image.is_wide() {
+            [Register::Rdi, Register::Rsi, Register::Rdx].map(Read::value)
+        } else {
+            [4, 8, 12].map(|offset| Read::at(Register::Rsp, offset, 4))
+        };
         let point = |id, symbol: &str, more: &[Read]| {
             let address = image.slot(symbol).map_err(|e| e.to_string())?;
             let reads = [&[first], more].concat();
             let (symbol, expected) = (symbol.to_owned(), SLOT);
             Ok::<_, String>(Point { id, symbol, address, expected, reads, filter: None })
         };
-        let points = vec![
-            point(BEGIN, "timevisor_begin_segment", &[Read::from(0, 0, SEGMENT)])?,
+        let mut points = vec![
+            point(BEGIN, "timevisor_begin_segment", &[Read::from(0, 0, version.segment())])?,
             point(END, "timevisor_end_segment", &[])?,
             point(RETIRE, "timevisor_retire_segment", &[])?,
         ];
-        Ok(Self { points, tasks: Tasks::default() })
+        if version == Version::Two {
+            points.push(point(ABORT, "timevisor_segment_aborts", &[])?);
+            points.push(point(SCHEDULER, "timevisor_set_scheduler", &[second, third])?);
+        }
+        Ok(Self { version, points, tasks: Tasks::default() })
     }
 
     /// The segment as a thread: under SCHED_DEADLINE once it was seen to begin.
@@ -71,11 +110,29 @@ impl Segments {
         let policy = if known { Policy::Deadline } else { Policy::Normal };
         Thread { tid, pid: 0, comm: "segment".to_owned(), policy }
     }
+
+    /// What the segment that begins asks for.
+    fn attributes(&self, reads: &Reads<'_>) -> Result<Attributes, DecodeError> {
+        let long = |at| Ok(u64::from_le_bytes(reads.bytes(1, at)?));
+        let (priority, utility) = match self.version {
+            Version::One => (0, 0),
+            Version::Two => (u32::from_le_bytes(reads.bytes(1, 4)?), long(32)?),
+        };
+        Ok(Attributes {
+            policy: Policy::Deadline,
+            priority,
+            runtime_ns: long(8)?,
+            deadline_ns: long(16)?,
+            period_ns: long(24)?,
+            utility,
+            ..Attributes::default()
+        })
+    }
 }
 
 impl GuestOs for Segments {
     fn name(&self) -> String {
-        format!("real-time segments, version {VERSION}")
+        format!("real-time segments, version {}", self.version.number())
     }
 
     fn points(&self) -> &[Point] {
@@ -86,20 +143,22 @@ impl GuestOs for Segments {
         let point = self.points.iter().find(|point| point.id == raw.point);
         let point = point.ok_or(DecodeError::Point(raw.point))?;
         let reads = Reads { raw, lens: point.reads.iter().map(|read| read.len).collect() };
-        let (thread, kind) = if raw.point == BEGIN {
-            let long = |at| Ok(u64::from_le_bytes(reads.bytes(1, at)?));
-            let attributes = Attributes {
-                policy: Policy::Deadline,
-                runtime_ns: long(8)?,
-                deadline_ns: long(16)?,
-                period_ns: long(24)?,
-                ..Attributes::default()
-            };
-            let target = self.segment(reads.u32(1)?);
-            (target.clone(), Kind::SetScheduler { target, attributes })
-        } else {
-            let ends = self.segment(reads.u32(0)?);
-            (ends, if raw.point == END { Kind::Yield } else { Kind::Exit { status: 0 } })
+        let (thread, kind) = match raw.point {
+            BEGIN => {
+                let target = self.segment(reads.u32(1)?);
+                let attributes = self.attributes(&reads)?;
+                (target.clone(), Kind::SetScheduler { target, attributes })
+            }
+            END => (self.segment(reads.u32(0)?), Kind::Yield),
+            RETIRE => (self.segment(reads.u32(0)?), Kind::Exit { status: 0 }),
+            ABORT => (self.segment(reads.u32(0)?), Kind::Abort),
+            SCHEDULER => {
+                let (scheduler, priority) = (Scheduler::new(reads.u32(0)?), reads.u32(1)?);
+                let processors = reads.u32(2)?;
+                // The program as a whole chooses, not one of its segments.
+                (Thread::default(), Kind::ChooseScheduler { scheduler, priority, processors })
+            }
+            other => return Err(DecodeError::Point(other)),
         };
         let RawEvent { sequence, counter, vcpu, .. } = *raw;
         Ok(Event { sequence, counter, counter_error: raw.counter_error, vcpu, thread, kind })
