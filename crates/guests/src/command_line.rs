@@ -28,6 +28,8 @@ pub struct CommandLine {
     pub held: bool,
     /// `-incoming` or `-loadvm` is given: the guest's state comes from elsewhere.
     pub loads_state: bool,
+    /// `-incoming` is given: it waits for a migration at first.
+    pub incoming: bool,
     /// `-machine aux-ram-share=on`.
     pub aux_ram_share: bool,
     /// QMP sockets with a path: `-qmp unix:PATH`, or `-mon mode=control` with a chardev of type
@@ -112,7 +114,8 @@ impl CommandLine {
                 "accel" => line.accelerators.extend(pairs(value, "accel").remove("accel")),
                 "machine" | "M" => line.machine(value),
                 "icount" => line.icount = true,
-                "incoming" | "loadvm" => line.loads_state = true,
+                "incoming" => (line.loads_state, line.incoming) = (true, true),
+                "loadvm" => line.loads_state = true,
                 "qmp" | "qmp-pretty" => {
                     let target = pairs(value, "target").remove("target").unwrap_or_default();
                     line.qmp_sockets.extend(target.strip_prefix("unix:").map(PathBuf::from));

@@ -197,6 +197,13 @@ impl Vm {
         Err(none)
     }
 
+    /// It was started for a migration, and QEMU has not said yet whether that has come: nothing is
+    /// published until [`Self::on_status`]. `why`, for reports.
+    pub fn await_word(&mut self, why: &str) {
+        self.transit = Transit::Incoming;
+        self.problem = Some(why.to_owned());
+    }
+
     /// The timescale of its page.
     #[must_use]
     pub fn timescale(&self) -> TimescaleId {
@@ -319,7 +326,16 @@ impl Vm {
     /// Processes QEMU's answer about the VM's state. Returns the same as [`Self::on_event`].
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         self.moment += 1;
+        let was_awaited = self.is_awaited();
         let step = self.transit.on_status(status);
+        if self.is_awaited() {
+            self.problem = None;
+            // What is known here is not of the guest that will come.
+            if !was_awaited && self.mapping.take().is_some() {
+                self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+                self.writer.write_host_cpu_time(None);
+            }
+        }
         let step = self.unless_late(step);
         self.take_step(step);
         self.has_run = Some(match status.state {

@@ -7,7 +7,7 @@ use timevisor_guests::Vm;
 use timevisor_guests::delivery::{
     DeliveryError, DeliveryKind, IvshmemPage, NvdimmPage, PageDelivery, VmclockDevice,
 };
-use timevisor_guests::qemu::Qemu;
+use timevisor_guests::qemu::{Accelerator, Qemu};
 use timevisor_guests::vm::AttachError;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::process::{Process, ProcessError};
@@ -22,6 +22,12 @@ use super::{RECONNECT, Reconnect, Served, Vms, host_identity, host_update, owner
 use crate::announce::Budget;
 use crate::clock::HostClock;
 
+/// Why nothing is published to a VM that may not have arrived yet.
+const NOT_YET: &str =
+    "it was started with -incoming, and QEMU has not said yet whether it has arrived";
+/// The same, where it may never say so.
+const NOBODY_SAYS: &str = "it was started with -incoming, and nobody can be asked whether it has arrived; \
+                           give its QMP socket: `timevisor vm add --qmp`";
 /// How long the start waits for what a helper says of one VM.
 const AT_START: Duration = Duration::from_secs(1);
 
@@ -45,8 +51,9 @@ impl Vms {
             let qemu = self.helpers.examine_now(user, process, AT_START);
             let resumed = qemu.map_err(anyhow::Error::msg).and_then(|qemu| {
                 self.judge_again(&entry.name, entry.added, &qemu)?;
+                let again = if entry.awaited { Again::Awaited } else { Again::Yes };
                 let index =
-                    self.attach(qemu, &entry.name, entry.time_type, monitor, clock, Again::Yes)?;
+                    self.attach(qemu, &entry.name, entry.time_type, monitor, clock, again)?;
                 let served = &mut self.served[index];
                 // Somebody else may hold the socket for a moment.
                 let lost = entry.qmp.filter(|_| served.monitor.is_none());
@@ -168,6 +175,11 @@ impl Vms {
                 vm.change_timescale(scale, host);
             }
         }
+        // TCG's own words say whether it runs; KVM's counter always does.
+        let is_new = again == Again::No && vm.qemu.accelerator != Accelerator::Tcg;
+        if again == Again::Awaited || (is_new && vm.qemu.command_line.incoming) {
+            vm.await_word(if monitor.is_some() { NOT_YET } else { NOBODY_SAYS });
+        }
         self.lives += 1;
         vm.look();
         let mut served = Served {
@@ -205,6 +217,8 @@ impl Vms {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Again {
     Yes,
+    /// It did, and the VM waited for a migration.
+    Awaited,
     No,
 }
 

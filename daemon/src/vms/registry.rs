@@ -26,6 +26,9 @@ pub struct Entry {
     /// Root wants it to run as soon as its page is right.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume: bool,
+    /// It waited for a migration.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaited: bool,
     /// From when its age goes on once it has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_since: Option<ElapsedSince>,
@@ -108,6 +111,7 @@ mod tests {
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
             resume: true,
+            awaited: true,
             elapsed_since: Some(ElapsedSince { tai_ns: 5, within_ns: 6 }),
             added: Some(Owner::user(4001)),
         };
@@ -131,6 +135,7 @@ mod tests {
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
             resume: true,
+            awaited: true,
             elapsed_since: Some(ElapsedSince { tai_ns: 5, within_ns: 6 }),
             added: Some(Owner::user(4001)),
         };

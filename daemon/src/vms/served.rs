@@ -57,10 +57,12 @@ impl Served {
         self.monitor.as_ref().map(|monitor| (monitor.path(), monitor.wanted())).or(lost)
     }
 
-    /// What a later daemon would have to do, too: to resume it, and to say from when its age goes on.
-    pub(super) fn pending(&self) -> (bool, bool) {
+    /// What a later daemon would have to do, too: to resume it, to say from when its age goes on, and to
+    /// say nothing before it has arrived.
+    pub(super) fn pending(&self) -> (bool, bool, bool) {
         let resume = self.speaks_through().is_some_and(|(_, wanted)| wanted.resume);
-        (resume, self.elapsed_since.is_some())
+        let is_awaited = *self.vm.transit() == Transit::Incoming;
+        (resume, self.elapsed_since.is_some(), is_awaited)
     }
 
     /// Has a helper speak through a connection.
