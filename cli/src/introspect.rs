@@ -19,8 +19,8 @@ use timevisor_introspection::registry;
 use timevisor_introspection::symbols::image::Image;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectReserve, IntrospectReserved,
-    IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace, IntrospectVm, Request,
-    Response,
+    IntrospectRow, IntrospectSenseless, IntrospectState, IntrospectTask, IntrospectTrace,
+    IntrospectVm, Request, Response,
 };
 
 use crate::connection::{ask, unexpected};
@@ -149,7 +149,20 @@ pub fn run(directory: &Path, command: &Command) -> Result<()> {
         Response::Introspections(answer) => Ok(answer.vms),
         response => Err(unexpected(&response)),
     };
+    // Attaching again changes nothing, which somebody who has changed a plugin has to know.
+    let mut attached_already = None;
+    if let Command::Attach(options) = command
+        && !json
+        && rows(&Request::IntrospectList)?.iter().any(|row| row.vm == options.vm)
+    {
+        attached_already = Some(&options.vm);
+    }
     let mut rows_now = rows(&request)?;
+    if let Some(vm) = attached_already {
+        println!(
+            "VM {vm} is attached already, and nothing has changed; for another plugin or image, `timevisor introspect detach {vm}` first"
+        );
+    }
     if let Command::Detach(which) = command {
         let until = Instant::now() + DETACHING;
         while let Some(row) = rows_now.iter().find(|row| row.vm == which.vm) {
@@ -228,7 +241,7 @@ fn image(directory: &Path, path: &Path) -> Result<PathBuf> {
     let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
     let plugins = described::read_directory(&plugins::directory(directory)?);
     if let Err(why) = registry::probe_image_or_plugin(&image, &plugins) {
-        bail!("{}: {why}", path.display());
+        bail!("{}: {}", path.display(), why.reasons.join("\n    "));
     }
     Ok(whole)
 }
@@ -263,8 +276,9 @@ fn words(row: &IntrospectRow) -> String {
         }
     };
     let uncounted = if row.losses_not_counted { ", losses not counted" } else { "" };
+    let senseless = senseless_words(row.senseless, row.senseless_last.as_ref());
     let mut out = format!(
-        "{}  {guest}, by {} ({}); {state}; {} events, {} dropped{uncounted}\n",
+        "{}  {guest}, by {} ({}); {state}; {} events, {} dropped{uncounted}{senseless}\n",
         row.vm, row.backend, row.reason, row.events, row.dropped
     );
     out += &row.reserved.as_ref().map(reserved_words).unwrap_or_default();
@@ -274,9 +288,24 @@ fn words(row: &IntrospectRow) -> String {
     out
 }
 
+fn senseless_words(count: u64, last: Option<&IntrospectSenseless>) -> String {
+    match (count, last) {
+        (0, _) => String::new(),
+        (count, None) => format!(", {count} senseless"),
+        (count, Some(IntrospectSenseless { point, read })) => {
+            format!(", {count} senseless (of the last, at {point}, the read {read} failed)")
+        }
+    }
+}
+
+/// A thread's number and name.
+fn named(value: &Value) -> String {
+    let comm = value["comm"].as_str().filter(|comm| !comm.is_empty());
+    format!("{} {}", value["tid"], comm.unwrap_or("(no name)"))
+}
+
 fn thread(value: &Value) -> String {
-    let [tid, comm, policy] = ["tid", "comm", "policy"].map(|key| &value[key]);
-    format!("{tid} {} {}", comm.as_str().unwrap_or("?"), policy_words(policy))
+    format!("{} {}", named(value), policy_words(&value["policy"]))
 }
 
 fn policy_words(policy: &Value) -> String {
@@ -308,15 +337,22 @@ fn attributes(value: &Value) -> String {
 }
 
 fn task_words(task: &Value) -> String {
+    let of = &task["thread"];
     let wanted = match &task["attributes"] {
-        Value::Null => "what it asked for was not seen".to_owned(),
-        asked => attributes(asked),
+        Value::Null => {
+            format!("{}; what it asked for was not seen", policy_words(&of["policy"]))
+        }
+        asked if asked["policy"] == of["policy"] => attributes(asked),
+        // The policy before its last event, which is the one that asked.
+        asked => {
+            format!("asks for {}; {} before that", attributes(asked), policy_words(&of["policy"]))
+        }
     };
     let aborted = match task["aborted"].as_u64() {
         None | Some(0) => String::new(),
         Some(count) => format!(", {count} aborted"),
     };
-    format!("{}: {wanted}; {} jobs{aborted}", thread(&task["thread"]), task["jobs"])
+    format!("{}: {wanted}; {} jobs{aborted}", named(of), task["jobs"])
 }
 
 fn trace(directory: &Path, options: &Trace) -> Result<()> {
@@ -433,9 +469,35 @@ mod tests {
         event["attributes"] = json!({"policy": "fifo", "priority": 60});
         assert!(line(&event).ends_with("sched_setattr(9, fifo priority 60)"));
         let mut task = json!({"thread": thread, "attributes": null, "jobs": 4});
-        assert_eq!(task_words(&task), "7 rt deadline: what it asked for was not seen; 4 jobs");
+        assert_eq!(task_words(&task), "7 rt: deadline; what it asked for was not seen; 4 jobs");
         task["aborted"] = 2.into();
         assert!(task_words(&task).ends_with("; 4 jobs, 2 aborted"));
+    }
+
+    #[test]
+    fn a_task_that_has_only_been_created() {
+        let mut task = json!({
+            "thread": {"tid": 1_072_784, "pid": 0, "comm": "", "policy": "normal"},
+            "attributes": {"policy": "round_robin", "priority": 0},
+            "jobs": 0,
+        });
+        let asks = "1072784 (no name): asks for round_robin priority 0; normal before that; 0 jobs";
+        assert_eq!(task_words(&task), asks);
+        task["thread"]["policy"] = "round_robin".into();
+        task["thread"]["comm"] = "nav".into();
+        assert_eq!(task_words(&task), "1072784 nav: round_robin priority 0; 0 jobs");
+    }
+
+    #[test]
+    fn events_that_made_no_sense_are_shown() {
+        let mut row = IntrospectRow { vm: "robot".into(), ..IntrospectRow::default() };
+        assert!(!words(&row).contains("senseless"));
+        row.senseless = 2;
+        assert!(words(&row).ends_with("0 events, 0 dropped, 2 senseless\n"));
+        row.senseless_last =
+            Some(IntrospectSenseless { point: "msleep".into(), read: "ms".into() });
+        let last = ", 2 senseless (of the last, at msleep, the read ms failed)\n";
+        assert!(words(&row).ends_with(last), "{}", words(&row));
     }
 
     #[test]

@@ -108,13 +108,13 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.helper {
-        return vms::be_helper();
+        return until_the_parent_ends(vms::be_helper());
     }
     if arguments.introspector {
-        return introspection::be_introspector();
+        return until_the_parent_ends(introspection::be_introspector());
     }
     if arguments.qmp_helper {
-        return vms::be_qmp_helper();
+        return until_the_parent_ends(vms::be_qmp_helper());
     }
     let (config, source) = arguments.load()?;
     if arguments.check {
@@ -128,6 +128,15 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let arguments = arguments.clone();
     daemon::Daemon::start(config, Box::new(move || arguments.load()))?.run()
+}
+
+/// A helper that was about to report when its timevisord ended has done its work.
+fn until_the_parent_ends(done: anyhow::Result<()>) -> anyhow::Result<()> {
+    done.or_else(|error| {
+        let io = error.downcast_ref::<std::io::Error>();
+        let ended = io.is_some_and(|io| io.kind() == std::io::ErrorKind::UnexpectedEof);
+        if ended { Ok(()) } else { Err(error) }
+    })
 }
 
 impl Arguments {

@@ -11,6 +11,9 @@ use anyhow::{Context as _, bail};
 
 use crate::command;
 
+/// Downloads one file with apt's proxy and transports, and checks it.
+const HELPER: &str = "/usr/lib/apt/apt-helper";
+
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Environment variable that names a Debian mirror, for systems whose apt knows none.
@@ -29,6 +32,18 @@ pub struct Package {
     pub size: u64,
     /// SHA-256 of the file, lower-case hexadecimal.
     pub sha256: String,
+}
+
+/// The original tarball of a source package. Unlike a binary package it is pinned here: our changes
+/// fit one version only.
+#[derive(Debug)]
+pub struct Source {
+    /// Suite whose mirror has it.
+    pub suite: &'static str,
+    /// The file, below the mirror's address.
+    pub path: &'static str,
+    /// SHA-256 of the file, lower-case hexadecimal.
+    pub sha256: &'static str,
 }
 
 /// A private apt state for one suite.
@@ -125,6 +140,21 @@ impl Apt {
             .with_context(|| format!("apt-get download left no file for {exact}"))?;
         let kept = into.join(file.file_name());
         fs::rename(file.path(), &kept)?;
+        Ok(kept)
+    }
+
+    /// Downloads `source` into `into`; returns the file.
+    ///
+    /// # Errors
+    /// When the mirror does not have it, or has another file in its place.
+    pub fn download_source(&self, source: &Source, into: &Path) -> anyhow::Result<PathBuf> {
+        let kept = into.join("source.tar.gz");
+        let address = format!("{}/{}", mirror()?.trim_end_matches('/'), source.path);
+        let (file, sum) = (kept.display().to_string(), format!("SHA256:{}", source.sha256));
+        command::output(self.command(HELPER).args(["download-file", &address, &file, &sum]))
+            .with_context(|| {
+                format!("cannot download {address}; set {MIRROR_VARIABLE} to a mirror that has it")
+            })?;
         Ok(kept)
     }
 

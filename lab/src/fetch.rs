@@ -1,16 +1,18 @@
-//! Fetches kernels, QEMU 10 and a static busybox as Debian packages and unpacks them into a cache.
+//! Fetches kernels, QEMU 10 and a static busybox as Debian packages, and source packages, and unpacks
+//! them into a cache.
 //!
 //! Nothing is installed, and a second run needs no network. Each artifact has a lock file with the
 //! suite, name, version, size and SHA-256 of its packages; a locked file that the mirror has
-//! dropped is resolved again.
+//! dropped is resolved again. The checksum of a source package is in our code.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
-use crate::apt::{Apt, Package};
+use crate::apt::{Apt, Package, Source};
 use crate::command;
 use crate::interrupt;
 use crate::resolve;
@@ -33,9 +35,9 @@ impl Fetcher {
 
     /// Makes `artifact` available and returns the root of its unpacked files.
     ///
-    /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `systemd`, `kernel:SUITE` and `kernel:SUITE:VERSION`,
-    /// where VERSION is the beginning of a version, as in `kernel:trixie-backports:6.17`, or `amd64`
-    /// for the generic flavour instead of the cloud's.
+    /// Artifacts are `busybox`, `qemu-10`, `ntpd-rs`, `systemd`, `source:brickos`,
+    /// `kernel:SUITE` and `kernel:SUITE:VERSION`, where VERSION is the beginning of a version, as in
+    /// `kernel:trixie-backports:6.17`, or `amd64` for the generic flavour instead of the cloud's.
     ///
     /// # Errors
     /// When the name is unknown, the network fails, or a file does not match its checksum.
@@ -49,16 +51,20 @@ impl Fetcher {
         Ok(dir.join("root"))
     }
 
-    /// Whether the cache contains `artifact` as its lock file describes it.
+    /// Whether the cache contains `artifact` as its lock file or its checksum here describes it.
     pub fn is_there(&self, artifact: &str) -> bool {
         let dir = self.cache.join(artifact.replace(':', "-"));
-        let lock = fs::read_to_string(dir.join("lock"));
+        let lock = resolve::source(artifact)
+            .map_or_else(|| fs::read_to_string(dir.join("lock")), |s| Ok(source_line(s)));
         lock.is_ok_and(|text| {
             fs::read_to_string(dir.join("unpacked")).is_ok_and(|done| done == text)
         })
     }
 
     fn ensure(&self, artifact: &str, dir: &Path) -> anyhow::Result<()> {
+        if let Some(source) = resolve::source(artifact) {
+            return if self.is_there(artifact) { Ok(()) } else { self.unpack_source(source, dir) };
+        }
         let lock_file = dir.join("lock");
         let locked = fs::read_to_string(&lock_file).ok();
         if let Some(text) = &locked {
@@ -84,9 +90,7 @@ impl Fetcher {
     }
 
     fn unpack(&self, packages: &[Package], dir: &Path) -> anyhow::Result<()> {
-        let fresh = dir.join("root.new");
-        let _ = fs::remove_dir_all(&fresh);
-        fs::create_dir_all(&fresh)?;
+        let fresh = fresh_root(dir)?;
         for package in packages {
             let apt = Apt::open(&self.cache.join("apt"), &package.suite)?;
             let file = apt.download(package, dir)?;
@@ -97,11 +101,39 @@ impl Fetcher {
             fs::remove_file(&file)?;
             unpacked?;
         }
-        let root = dir.join("root");
-        let _ = fs::remove_dir_all(&root);
-        fs::rename(&fresh, &root)?;
-        Ok(())
+        replace_root(dir, &fresh)
     }
+
+    fn unpack_source(&self, source: &Source, dir: &Path) -> anyhow::Result<()> {
+        let fresh = fresh_root(dir)?;
+        let apt = Apt::open(&self.cache.join("apt"), source.suite)?;
+        let file = apt.download_source(source, dir)?;
+        let mut tar = Command::new("tar");
+        tar.args(["--strip-components=1", "--no-same-owner", "-xzf"]).arg(&file);
+        let unpacked = command::output(tar.arg("-C").arg(&fresh));
+        fs::remove_file(&file)?;
+        unpacked?;
+        replace_root(dir, &fresh)?;
+        Ok(fs::write(dir.join("unpacked"), source_line(source))?)
+    }
+}
+
+/// An empty directory beside the artifact's root, for the next one.
+fn fresh_root(dir: &Path) -> anyhow::Result<PathBuf> {
+    let fresh = dir.join("root.new");
+    let _ = fs::remove_dir_all(&fresh);
+    fs::create_dir_all(&fresh)?;
+    Ok(fresh)
+}
+
+fn replace_root(dir: &Path, fresh: &Path) -> anyhow::Result<()> {
+    let root = dir.join("root");
+    let _ = fs::remove_dir_all(&root);
+    Ok(fs::rename(fresh, &root)?)
+}
+
+fn source_line(s: &Source) -> String {
+    format!("{} {} {}\n", s.suite, s.path, s.sha256)
 }
 
 fn lock_line(p: &Package) -> String {

@@ -18,6 +18,7 @@
 pub mod apt;
 pub mod arm;
 pub mod authority;
+pub mod brickos;
 pub mod builder;
 pub mod bus;
 pub(crate) mod chrony_client;

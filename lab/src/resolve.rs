@@ -4,7 +4,20 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::apt::{Apt, Package};
+use crate::apt::{Apt, Package, Source};
+
+/// brickOS without the parts that Debian does not distribute. The checksum is the one in bookworm's
+/// signed index.
+const BRICKOS: Source = Source {
+    suite: "bookworm",
+    path: "pool/main/b/brickos/brickos_0.9.0.dfsg.orig.tar.gz",
+    sha256: "a7613d48b701645666df188ced350fdbd0bd3f8c1e4905acb0208bac654e4994",
+};
+
+/// The source package that `artifact` names.
+pub(crate) fn source(artifact: &str) -> Option<&'static Source> {
+    (artifact == "source:brickos").then_some(&BRICKOS)
+}
 
 /// The newest packages of `artifact`; `refresh` fetches the suites' lists again.
 pub(crate) fn packages(
@@ -46,7 +59,7 @@ pub(crate) fn packages(
         }
         (Some("kernel"), Some(suite), version, None) => resolve_kernel(&open(suite)?, version),
         _ => bail!(
-            "unknown artifact {artifact:?}; known: busybox, qemu-10, ntpd-rs, systemd, kernel:SUITE, kernel:SUITE:VERSION, kernel:SUITE:amd64"
+            "unknown artifact {artifact:?}; known: busybox, qemu-10, ntpd-rs, systemd, source:brickos, kernel:SUITE, kernel:SUITE:VERSION, kernel:SUITE:amd64"
         ),
     }
 }

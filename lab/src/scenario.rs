@@ -86,6 +86,8 @@ pub enum Need {
     Plugin,
     /// FreeRTOS and the program without an operating system (lab/freertos).
     FlatPrograms,
+    /// The guest with brickOS (lab/brickos).
+    BrickOs,
     /// A Rust compiler for 64-bit Arm.
     ArmToolchain,
     /// The Python package's wheel.
@@ -104,6 +106,7 @@ impl Need {
             Self::Fetched(name) | Self::Apt(name) => name,
             Self::Plugin => "plugin",
             Self::FlatPrograms => "flat-programs",
+            Self::BrickOs => "brickos",
             Self::ArmToolchain => "arm-toolchain",
             Self::Wheel => "wheel",
             Self::Rclpy => "rclpy",
@@ -119,7 +122,7 @@ impl Need {
             Self::Fetched("qemu-10") => vec!["qemu-system-x86", "acpica-tools"],
             Self::Fetched(artifact) if artifact.starts_with("kernel:") => vec!["kmod", "xz-utils"],
             Self::Root | Self::ExclusiveCpu | Self::Processors | Self::Fetched(_) => vec![],
-            Self::Plugin | Self::FlatPrograms => vec!["make"],
+            Self::Plugin | Self::FlatPrograms | Self::BrickOs => vec!["make"],
             Self::ArmToolchain => {
                 vec!["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
             }
@@ -322,6 +325,14 @@ impl Context {
     /// When FreeRTOS's source cannot be fetched, or the build fails.
     pub fn flat_program(&self, name: &str) -> anyhow::Result<PathBuf> {
         crate::freertos::build(&self.lab_dir, name)
+    }
+
+    /// A guest of the same kind with brickOS (lab/brickos).
+    ///
+    /// # Errors
+    /// When brickOS's source cannot be fetched, or the build fails.
+    pub fn brickos_program(&self) -> anyhow::Result<PathBuf> {
+        crate::brickos::build(&self.lab_dir)
     }
 
     /// A guest that runs such a program; call `start` on the result.

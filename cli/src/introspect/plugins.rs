@@ -23,7 +23,7 @@ pub struct Plugins {
     #[arg(long, value_name = "FILE", requires = "check")]
     image: Option<PathBuf>,
     /// JSON
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long)]
     json: bool,
 }
 
@@ -59,12 +59,7 @@ pub fn directory(run_directory: &Path) -> Result<PathBuf> {
 
 pub fn run(run_directory: &Path, options: &Plugins) -> Result<()> {
     if let Some(file) = &options.check {
-        let plugin = described::check_file(file)?;
-        print!("{}", soundness(&plugin));
-        if let Some(image) = &options.image {
-            print!("{}", trap_points(&plugin, image)?);
-        }
-        return Ok(());
+        return check(file, options.image.as_deref(), options.json);
     }
     let directory = directory(run_directory)?;
     let rows = rows(&described::read_directory(&directory));
@@ -77,21 +72,94 @@ pub fn run(run_directory: &Path, options: &Plugins) -> Result<()> {
     Ok(())
 }
 
-fn soundness(plugin: &Plugin) -> String {
-    let Plugin { name, version, supports, file, .. } = plugin;
-    format!("{file}: sound; {name} {supports}, file version {version}\n")
+/// What `--check` found, as its JSON has it.
+#[derive(Debug, Default, Serialize)]
+struct Checked {
+    file: String,
+    /// Whether the file is sound and, with --image, the plugin knows the image.
+    sound: bool,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    supports: Option<String>,
+    /// The number of the user who owns the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<u32>,
+    /// With --image: the guest's name, and where it would be trapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    points: Option<Vec<TrapPoint>>,
 }
 
-fn trap_points(plugin: &Plugin, path: &Path) -> Result<String> {
-    let named = || path.display().to_string();
-    let bytes = std::fs::read(path).with_context(named)?;
-    let image = Image::parse(&bytes).with_context(named)?;
-    let guest = plugin.guest(&image).map_err(|why| Error::msg(why).context(named()))?;
-    let mut out = format!("{}: {}\n", path.display(), guest.name());
-    for point in guest.points() {
-        out += &format!("    {:#x} {}\n", point.address, point.symbol);
+#[derive(Debug, Serialize)]
+struct TrapPoint {
+    symbol: String,
+    address: u64,
+}
+
+/// Checks a file, and prints what was found also if it is not sound.
+fn check(file: &Path, image: Option<&Path>, json: bool) -> Result<()> {
+    let mut checked = Checked { file: file.display().to_string(), ..Checked::default() };
+    let done = checked.look(file, image);
+    checked.sound = done.is_ok();
+    checked.problem = done.as_ref().err().map(|error| format!("{error:#}"));
+    if json {
+        println!("{}", serde_json::to_string(&checked)?);
+    } else {
+        print!("{}", checked.words(image));
     }
-    Ok(out)
+    done
+}
+
+impl Checked {
+    fn look(&mut self, file: &Path, image: Option<&Path>) -> Result<()> {
+        let (plugin, owner) = described::check_file(file)?;
+        self.name = Some(plugin.name.clone());
+        self.version = Some(plugin.version.clone());
+        self.supports = Some(plugin.supports.clone());
+        self.owner = Some(owner);
+        image.map_or(Ok(()), |image| self.look_at_image(&plugin, image))
+    }
+
+    fn look_at_image(&mut self, plugin: &Plugin, path: &Path) -> Result<()> {
+        let named = || path.display().to_string();
+        let bytes = std::fs::read(path).with_context(named)?;
+        let image = Image::parse(&bytes).with_context(named)?;
+        let guest = plugin.guest(&image).map_err(|why| Error::msg(why).context(named()))?;
+        self.guest = Some(guest.name());
+        let points = guest.points().iter();
+        let points = points.map(|of| TrapPoint { symbol: of.symbol.clone(), address: of.address });
+        self.points = Some(points.collect());
+        Ok(())
+    }
+
+    /// Nothing of a file that is not sound: the command's error says what is wrong.
+    fn words(&self, image: Option<&Path>) -> String {
+        let (file, text) = (&self.file, |text: &Option<String>| text.clone().unwrap_or_default());
+        let mut out = String::new();
+        if let Some(name) = &self.name {
+            let (supports, version) = (text(&self.supports), text(&self.version));
+            out += &format!("{file}: sound; {name} {supports}, file version {version}\n");
+        }
+        if let Some(owner) = self.owner.filter(|owner| *owner != 0) {
+            out += &format!(
+                "note: it belongs to user {owner}; timevisord wants it to be root's: `sudo install -m 0644 {file}` into its directory does that\n"
+            );
+        }
+        if let (Some(guest), Some(image)) = (&self.guest, image) {
+            out += &format!("{}: {guest}\n", image.display());
+        }
+        for TrapPoint { symbol, address } in self.points.iter().flatten() {
+            out += &format!("    {address:#x} {symbol}\n");
+        }
+        out
+    }
 }
 
 fn rows(plugins: &described::Plugins) -> Vec<Row> {
@@ -101,7 +169,7 @@ fn rows(plugins: &described::Plugins) -> Vec<Row> {
         supports: Some(system.versions.to_owned()),
         recognized_by: Some(match system.recognized_by {
             RecognizedBy::Memory(_) => "memory",
-            RecognizedBy::Image(_) => "image",
+            RecognizedBy::Image { .. } => "image",
         }),
         file: None,
         problem: None,
@@ -161,5 +229,31 @@ mod tests {
             (Some("memory"), None)
         );
         assert_eq!(json[3]["file"], "/p/a.toml");
+    }
+
+    #[test]
+    fn a_checked_file_in_json_and_in_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("robot.toml");
+        std::fs::write(&path, PLUGIN).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode;
+        std::fs::set_permissions(&path, mode(0o644)).unwrap();
+        let mut checked = Checked { file: "robot.toml".to_owned(), ..Checked::default() };
+        checked.look(&path, None).unwrap();
+        let json = serde_json::to_value(&checked).unwrap();
+        assert_eq!((json["version"].as_str(), json.get("guest")), (Some("2"), None));
+        checked.owner = Some(0);
+        let sound = "robot.toml: sound; segments by a file of x86 programs";
+        assert!(checked.words(None).starts_with(sound) && !checked.words(None).contains("note:"));
+        checked.owner = Some(1000);
+        let words = checked.words(None);
+        assert!(words.contains("note: it belongs to user 1000; timevisord wants"), "{words}");
+        // An image that it does not know: the file's part stays, and the error says why.
+        assert!(checked.look(&path, Some(&path)).is_err());
+        assert!(checked.name.is_some() && checked.guest.is_none());
+        std::fs::write(&path, "format = 7").unwrap();
+        let mut broken = Checked::default();
+        assert!(broken.look(&path, None).unwrap_err().to_string().contains("format: 7"));
+        assert_eq!(broken.words(None), "");
     }
 }

@@ -4,12 +4,14 @@
 //! To add a guest system at run time, add a file to the directory of [`crate::os::described`]. To
 //! build one in, add a folder to `os/` and a line to [`GUEST_SYSTEMS`].
 
+use core::fmt;
+
 use crate::memory::GuestMemory;
-use crate::os::described::{Plugin, Plugins};
-use crate::os::freertos::FreeRtos;
+use crate::os::described::{PluginError, Plugins};
+use crate::os::freertos::{self, FreeRtos};
 use crate::os::guest_os::GuestOs;
 use crate::os::linux;
-use crate::os::segments::Segments;
+use crate::os::segments::{self, Segments};
 use crate::symbols::image::Image;
 
 /// One kind of guest.
@@ -36,7 +38,12 @@ pub enum RecognizedBy {
     /// may still be there.
     Memory(ProbeMemory),
     /// By the ELF file that the operator supplies. The caller checks that the guest runs this file.
-    Image(ProbeImage),
+    Image {
+        /// The type of our note in such a file.
+        note: u32,
+        /// Recognizes it.
+        probe: ProbeImage,
+    },
 }
 
 /// All guest systems, in the order in which they are tried.
@@ -49,12 +56,18 @@ pub const GUEST_SYSTEMS: &[GuestSystem] = &[
     GuestSystem {
         name: "FreeRTOS",
         versions: "for x86 in a flat address space of 32 bits, with the note of plugins/freertos; tested with 11.2.0",
-        recognized_by: RecognizedBy::Image(|image| Ok(Box::new(FreeRtos::new(image)?))),
+        recognized_by: RecognizedBy::Image {
+            note: freertos::NOTE,
+            probe: |image| Ok(Box::new(FreeRtos::new(image)?)),
+        },
     },
     GuestSystem {
         name: "real-time segments",
         versions: "of x86 programs in one flat address space with plugins/segments; tested with 32 bits",
-        recognized_by: RecognizedBy::Image(|image| Ok(Box::new(Segments::new(image)?))),
+        recognized_by: RecognizedBy::Image {
+            note: segments::NOTE,
+            probe: |image| Ok(Box::new(Segments::new(image)?)),
+        },
     },
 ];
 
@@ -68,7 +81,38 @@ pub struct NotThis {
     pub versions: String,
     /// What is missing.
     pub reason: String,
+    /// The image has this guest system's note, so something else is wrong with it.
+    pub has_note: bool,
 }
+
+/// Why no guest system knows an image: the text in one line, or each reason by itself, the likeliest
+/// first.
+#[derive(Debug)]
+pub struct NotKnown {
+    /// The reasons.
+    pub reasons: Vec<String>,
+}
+
+impl NotKnown {
+    /// The guest system whose note was found comes first, because it is the one that was meant. Then
+    /// come files, which somebody has written for this guest, and then those that are built in.
+    fn new(built_in: Vec<NotThis>, described: Vec<NotThis>, broken: &[PluginError]) -> Self {
+        let all = described.into_iter().chain(built_in);
+        let (meant, others): (Vec<_>, Vec<_>) = all.partition(|not| not.has_note);
+        let broken = broken.iter().map(|error| format!("a broken plugin: {error}"));
+        let meant = meant.iter().map(ToString::to_string);
+        let others = others.iter().map(ToString::to_string);
+        Self { reasons: meant.chain(broken).chain(others).collect() }
+    }
+}
+
+impl fmt::Display for NotKnown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reasons.join("; "))
+    }
+}
+
+impl core::error::Error for NotKnown {}
 
 /// Recognizes the guest in this memory. Returns several kernels where an earlier one is still in
 /// memory.
@@ -77,8 +121,8 @@ pub struct NotThis {
 /// When no guest system matches: for each one, the reason.
 pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotThis>> {
     first(|by| match by {
-        RecognizedBy::Memory(probe) => Some(probe(memory)),
-        RecognizedBy::Image(_) => None,
+        RecognizedBy::Memory(probe) => Some(probe(memory).map_err(|why| (why, false))),
+        RecognizedBy::Image { .. } => None,
     })
 }
 
@@ -87,7 +131,13 @@ pub fn probe(memory: &dyn GuestMemory) -> Result<Vec<Box<dyn GuestOs>>, Vec<NotT
 /// # Errors
 /// When no guest system matches: for each one, the reason.
 pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
-    probe_image_with(image, &[])
+    first(|by| match by {
+        RecognizedBy::Image { note, probe } => Some(probe(image).map_err(|why| {
+            let has_note = image.note(note).is_ok_and(|note| note.is_some());
+            (why, has_note)
+        })),
+        RecognizedBy::Memory(_) => None,
+    })
 }
 
 /// Recognizes the guest by the file that its operator supplies: as a built-in guest system, or else
@@ -98,46 +148,36 @@ pub fn probe_image(image: &Image<'_>) -> Result<Box<dyn GuestOs>, Vec<NotThis>> 
 pub fn probe_image_or_plugin(
     image: &Image<'_>,
     plugins: &Plugins,
-) -> Result<Box<dyn GuestOs>, String> {
-    probe_image_with(image, &plugins.all).map_err(|reasons| {
-        let broken = plugins.broken.iter().map(|error| format!("a broken plugin: {error}"));
-        let all = broken.chain(reasons.iter().map(ToString::to_string));
-        all.collect::<Vec<_>>().join("; ")
-    })
-}
-
-fn probe_image_with(
-    image: &Image<'_>,
-    described: &[Plugin],
-) -> Result<Box<dyn GuestOs>, Vec<NotThis>> {
-    let built_in = first(|by| match by {
-        RecognizedBy::Image(probe) => Some(probe(image)),
-        RecognizedBy::Memory(_) => None,
-    });
-    let mut reasons = match built_in {
+) -> Result<Box<dyn GuestOs>, NotKnown> {
+    let built_in = match probe_image(image) {
         Ok(guest) => return Ok(guest),
         Err(reasons) => reasons,
     };
-    for plugin in described {
+    let mut described = Vec::new();
+    for plugin in &plugins.all {
         match plugin.guest(image) {
             Ok(guest) => return Ok(Box::new(guest)),
             Err(reason) => {
                 let (name, versions) = (plugin.name.clone(), plugin.supports.clone());
-                reasons.push(NotThis { name, versions, reason });
+                let has_note = plugin.has_note(image);
+                described.push(NotThis { name, versions, reason, has_note });
             }
         }
     }
-    Err(reasons)
+    Err(NotKnown::new(built_in, described, &plugins.broken))
 }
 
-fn first<T>(probe: impl Fn(RecognizedBy) -> Option<Result<T, String>>) -> Result<T, Vec<NotThis>> {
+/// What is missing, and whether the image has the note.
+type Missing = (String, bool);
+
+fn first<T>(probe: impl Fn(RecognizedBy) -> Option<Result<T, Missing>>) -> Result<T, Vec<NotThis>> {
     let mut reasons = Vec::new();
     for system in GUEST_SYSTEMS {
         match probe(system.recognized_by) {
             Some(Ok(guest)) => return Ok(guest),
-            Some(Err(reason)) => {
+            Some(Err((reason, has_note))) => {
                 let (name, versions) = (system.name.to_owned(), system.versions.to_owned());
-                reasons.push(NotThis { name, versions, reason });
+                reasons.push(NotThis { name, versions, reason, has_note });
             }
             None => {}
         }
@@ -149,7 +189,7 @@ fn first<T>(probe: impl Fn(RecognizedBy) -> Option<Result<T, String>>) -> Result
 #[must_use]
 pub fn names_with_image() -> String {
     let all = GUEST_SYSTEMS.iter();
-    let named = all.filter(|system| matches!(system.recognized_by, RecognizedBy::Image(_)));
+    let named = all.filter(|system| matches!(system.recognized_by, RecognizedBy::Image { .. }));
     named.map(|system| system.name).collect::<Vec<_>>().join(" and ")
 }
 
@@ -160,7 +200,7 @@ pub fn table() -> String {
     for GuestSystem { name, versions, recognized_by } in GUEST_SYSTEMS {
         let by = match recognized_by {
             RecognizedBy::Memory(_) => "its memory",
-            RecognizedBy::Image(_) => "its ELF file, `--image`",
+            RecognizedBy::Image { .. } => "its ELF file, `--image`",
         };
         out += &format!("| {name} | {versions} | {by} |\n");
     }

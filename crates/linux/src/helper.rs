@@ -190,9 +190,16 @@ impl Parent {
     /// Sends a message; waits until the parent has room for it.
     ///
     /// # Errors
-    /// When the parent has ended.
+    /// `UnexpectedEof` when the parent has ended.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
-        send(&self.0, message, 0)
+        send(&self.0, message, 0).map_err(|error| match error.raw_os_error() {
+            // The second one if it had not read everything.
+            Some(libc::EPIPE | libc::ECONNRESET) => {
+                let text = "the timevisord that started this helper has ended";
+                io::Error::new(io::ErrorKind::UnexpectedEof, text)
+            }
+            _ => error,
+        })
     }
 }
 
@@ -259,7 +266,17 @@ mod tests {
         assert_eq!(parent.receive().unwrap().as_deref(), Some(&b"two"[..]));
         drop(ours);
         assert_eq!(parent.receive().unwrap(), None);
-        assert!(parent.send(b"three").is_err());
+        let ended = parent.send(b"three").unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+        // Also of a parent that has not read everything.
+        let (ours, theirs) = pair().unwrap();
+        let parent = Parent(theirs);
+        parent.send(b"one").unwrap();
+        drop(ours);
+        for _ in 0..2 {
+            let ended = parent.send(b"two").unwrap_err();
+            assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+        }
     }
 
     /// A helper that takes nothing fills its buffer; the parent does not wait.

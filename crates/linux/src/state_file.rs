@@ -33,13 +33,58 @@ impl Readers {
     }
 }
 
+/// Why a file is not believed. Its text tells what to do with a file of state; a caller whose files
+/// people write finds this in the [`io::Error`] and says what to do with such a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Distrust {
+    /// A directory.
+    #[error("it is a directory; remove it")]
+    Directory,
+    /// A FIFO, a socket or a device.
+    #[error("it is not a regular file; remove it")]
+    NotRegular,
+    /// The file of this user, who is neither root nor the user of this process.
+    #[error("it belongs to user {0}; remove it")]
+    Owner(u32),
+    /// Not only its owner may write it.
+    #[error("group or others may write it; remove it")]
+    Writable,
+    /// Not only its owner may read or write it.
+    #[error("group or others may read it; chmod 600 makes it its owner's")]
+    Readable,
+    /// Longer than this many bytes.
+    #[error("it has more than {0} bytes; remove it")]
+    Long(u64),
+}
+
+impl Distrust {
+    /// The reason in this error, if it is one of these.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<Self> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+
+    fn error(self) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, self)
+    }
+}
+
 /// Reads a file of at most `most` bytes.
 ///
 /// # Errors
 /// The kernel's ([`io::ErrorKind::NotFound`] if there is no file; ELOOP for a link), or
 /// [`io::ErrorKind::InvalidData`] for a file that cannot be trusted, with the reason.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_with(path, most, 0o022, "group or others may write it; remove it")
+    read_with(path, most, is_ours, Distrust::Writable).map(|(bytes, _)| bytes)
+}
+
+/// As [`read()`], but the file may be anybody's: for one that is checked and not used. Returns its
+/// owner too.
+///
+/// # Errors
+/// As [`read()`].
+pub fn read_of_anybody(path: &Path, most: u64) -> io::Result<(Vec<u8>, u32)> {
+    read_with(path, most, |_| true, Distrust::Writable)
 }
 
 /// As [`read()`], for a secret: nobody but its owner may read or write the file.
@@ -47,32 +92,42 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read()`].
 pub fn read_secret(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_with(path, most, 0o077, "group or others may read it; chmod 600 makes it its owner's")
+    read_with(path, most, is_ours, Distrust::Readable).map(|(bytes, _)| bytes)
 }
 
-/// Reads a file of which `nobody` has these bits of mode; otherwise it is refused for the `reason`.
-fn read_with(path: &Path, most: u64, nobody: u32, reason: &str) -> io::Result<Vec<u8>> {
+/// Reads a file whose owner `may` have it. A mode that is `open` to others is refused: for
+/// [`Distrust::Readable`] one that lets them read or write, otherwise one that lets them write.
+/// Returns the owner too.
+fn read_with(
+    path: &Path,
+    most: u64,
+    may: fn(u32) -> bool,
+    open: Distrust,
+) -> io::Result<(Vec<u8>, u32)> {
+    let nobody = if open == Distrust::Readable { 0o077 } else { 0o022 };
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
-    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-    if !metadata.is_file() {
-        return refuse("it is not a regular file; remove it".to_owned());
+    if metadata.is_dir() {
+        return Err(Distrust::Directory.error());
     }
-    if !is_ours(metadata.uid()) {
-        return refuse(format!("it belongs to user {}; remove it", metadata.uid()));
+    if !metadata.is_file() {
+        return Err(Distrust::NotRegular.error());
+    }
+    if !may(metadata.uid()) {
+        return Err(Distrust::Owner(metadata.uid()).error());
     }
     if metadata.mode() & nobody != 0 {
-        return refuse(reason.to_owned());
+        return Err(open.error());
     }
     // Of the file's size, so that a secret is not moved and left behind in memory.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most) + 1).unwrap_or(0));
     // One more byte tells a file that is too long from one that just fits.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return refuse(format!("it has more than {most} bytes; remove it"));
+        return Err(Distrust::Long(most).error());
     }
-    Ok(bytes)
+    Ok((bytes, metadata.uid()))
 }
 
 /// Whether this is root, or the user of this process.
@@ -202,7 +257,8 @@ mod tests {
         fs::write(path("target"), "secret").unwrap();
         symlink(path("target"), path("link")).unwrap();
         assert_eq!(read(&path("link"), 10).unwrap_err().raw_os_error(), Some(libc::ELOOP));
-        assert!(read(folder.path(), 10).is_err());
+        let directory = read(folder.path(), 10).unwrap_err();
+        assert_eq!(Distrust::of(&directory), Some(Distrust::Directory));
         // What is in the way of a write is replaced, and nothing is written through it.
         fifo(&path("fifo.new"));
         write(&path("fifo"), b"new", Readers::Owner).unwrap();
@@ -236,12 +292,15 @@ mod tests {
             fs::set_permissions(&path, Permissions::from_mode(open)).unwrap();
             assert!(read(&path, 10).unwrap_err().to_string().contains("may write"), "{open:o}");
         }
+        assert_eq!(Distrust::of(&read(&path, 10).unwrap_err()), Some(Distrust::Writable));
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         read(&path, 10).unwrap();
         // SAFETY: geteuid has no preconditions.
         if unsafe { libc::geteuid() } == 0 {
             std::os::unix::fs::chown(&path, Some(4001), None).unwrap();
             assert!(read(&path, 10).unwrap_err().to_string().contains("user 4001"));
+            assert_eq!(Distrust::of(&read(&path, 10).unwrap_err()), Some(Distrust::Owner(4001)));
+            assert_eq!(read_of_anybody(&path, 10).unwrap(), (b"x".to_vec(), 4001));
         }
     }
 

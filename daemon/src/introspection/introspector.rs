@@ -266,6 +266,7 @@ impl Worker {
                 guest: told.guest.clone(),
                 dropped: told.dropped,
                 senseless: told.senseless,
+                senseless_last: told.senseless_last.clone(),
                 uncounted: told.uncounted,
             };
             let state = state.bounded();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use timevisor_guests::qemu::Qemu;
 use timevisor_linux::helper::LONGEST;
-use timevisor_protocols::control::IntrospectAttach;
+use timevisor_protocols::control::{IntrospectAttach, IntrospectSenseless};
 use timevisor_schedule::Reservation;
 
 use super::need::Need;
@@ -17,6 +17,8 @@ use crate::config::KvmChoice;
 
 /// The longest text of a problem or a name, bytes.
 const TEXT: usize = 2000;
+/// The longest name of a function or a read, bytes; those of files are shorter.
+const NAME: usize = 200;
 /// The most processes of one message, and the longest text of each, bytes.
 const MOST_STUCK: usize = 1000;
 const STUCK_TEXT: usize = 100;
@@ -78,6 +80,7 @@ pub struct State {
     pub guest: Option<String>,
     pub dropped: u64,
     pub senseless: u64,
+    pub senseless_last: Option<IntrospectSenseless>,
     pub uncounted: bool,
 }
 
@@ -111,7 +114,12 @@ impl State {
     /// With texts of a bounded length.
     pub fn bounded(self) -> Self {
         let cut = |text: Option<String>| text.map(cut);
-        Self { problem: cut(self.problem), guest: cut(self.guest), ..self }
+        let last = self.senseless_last.map(|IntrospectSenseless { point, read }| {
+            let [point, read] = [point, read].map(|text| cut_to(text, NAME));
+            IntrospectSenseless { point, read }
+        });
+        let (problem, guest) = (cut(self.problem), cut(self.guest));
+        Self { problem, guest, senseless_last: last, ..self }
     }
 }
 
@@ -210,7 +218,14 @@ mod tests {
             assert!(report.to_bytes().len() < LONGEST);
         }
         assert_eq!(parts([]), vec![Vec::<Value>::new()]);
-        let state = State { problem: Some("ä".repeat(3000)), ..State::default() }.bounded();
+        let last = IntrospectSenseless { point: "p".repeat(3000), read: "r".to_owned() };
+        let state = State {
+            problem: Some("ä".repeat(3000)),
+            senseless_last: Some(last),
+            ..State::default()
+        };
+        let state = state.bounded();
         assert!(state.problem.is_some_and(|text| text.len() <= TEXT + 3));
+        assert!(state.senseless_last.is_some_and(|last| last.point.len() <= NAME + 3));
     }
 }

@@ -33,6 +33,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const KNOWN_HEARTBEAT: Duration = Duration::from_secs(1);
 const KNOWN_INTERVAL: Duration = Duration::from_millis(2);
 
+/// What to do where no guest system is found in memory.
+const NOT_LINUX: &str = "if the guest is not Linux, `timevisor introspect detach VM` and `attach VM --image FILE` with the ELF file that runs in it (docs/how-to/introspect-rtos.md)";
+
 /// The running guest, and the location of its memory.
 pub struct Found {
     pub guest_os: Box<dyn GuestOs>,
@@ -63,7 +66,7 @@ pub fn probe(target: &Target, common: &Common, shared: &Shared) -> Result<Found>
             Err(why) => reasons.extend(why.iter().map(ToString::to_string)),
         }
     }
-    ensure!(!all.is_empty(), "{}", reasons.join("; "));
+    ensure!(!all.is_empty(), "{}; {NOT_LINUX}", reasons.join("; "));
     // If two mappings have the guest's memory size, both map the same memory, or one of them is not
     // the guest's.
     let (found, memory, base) = all.swap_remove(0);

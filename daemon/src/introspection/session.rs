@@ -152,6 +152,7 @@ impl Session {
             dropped: self.state.dropped,
             losses_not_counted: self.state.uncounted,
             senseless: self.state.senseless,
+            senseless_last: self.state.senseless_last.clone(),
             reserved: self.asked.reserve.as_ref().map(|_| self.reserved.clone()),
             tasks: self.tasks.clone(),
         }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use timevisor_introspection::tasks::follow::Attempt;
 use timevisor_introspection::tasks::history::History;
+use timevisor_protocols::control::IntrospectSenseless;
 use timevisor_time::Duration;
 
 use super::need::Need;
@@ -34,6 +35,7 @@ pub struct Told {
     pub guest: Option<String>,
     pub dropped: u64,
     pub senseless: u64,
+    pub senseless_last: Option<IntrospectSenseless>,
     /// Not every lost event is counted.
     pub uncounted: bool,
     pub tasks: Vec<Value>,

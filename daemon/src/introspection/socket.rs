@@ -1,6 +1,6 @@
 //! The link to QEMU's plugin or to its gdb stub: a socket.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Error, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +17,9 @@ use super::link::Link;
 
 /// Maximum delay before a detachment is noticed.
 const TURN: Duration = Duration::from_millis(20);
+
+/// The VM has ended, or somebody else has taken its plugin or its stub.
+const CLOSED: &str = "QEMU has closed the connection";
 
 pub struct Socket {
     /// Dropped first: the relay ends when this stream closes, and its drop waits for that.
@@ -45,6 +48,14 @@ impl Socket {
     }
 }
 
+/// A VM that ends closes the connection in one of these ways.
+fn failed(error: Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => anyhow!(CLOSED),
+        _ => anyhow!(error).context("QEMU's socket"),
+    }
+}
+
 fn open(path: &Path, process: Process) -> Result<UnixStream> {
     let shown = path.display();
     let stream = peer::connect(path).with_context(|| format!("cannot connect to {shown}"))?;
@@ -59,10 +70,10 @@ impl Link for Socket {
         let mut actions = Vec::new();
         if backend.may_read(monotonic()) {
             match self.stream.read(&mut buffer) {
-                Ok(0) => bail!("QEMU has closed the connection"),
+                Ok(0) => bail!(CLOSED),
                 Ok(len) => actions = backend.handle(Input::Bytes(&buffer[..len]), monotonic()),
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(e) => return Err(anyhow!(e).context("QEMU's socket")),
+                Err(e) => return Err(failed(e)),
             }
         } else {
             std::thread::sleep(Duration::from_millis(1));
@@ -73,7 +84,7 @@ impl Link for Socket {
 
     fn act(&mut self, action: Action, _backend: &mut dyn Backend) -> Result<Vec<Action>> {
         match action {
-            Action::Send(bytes) => self.stream.write_all(&bytes).context("QEMU's socket")?,
+            Action::Send(bytes) => self.stream.write_all(&bytes).map_err(failed)?,
             other => bail!("QEMU cannot do this: {other:?}"),
         }
         Ok(Vec::new())

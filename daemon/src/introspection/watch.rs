@@ -11,12 +11,13 @@ use timevisor_introspection::backend::kvm::layout::KvmLayout;
 use timevisor_introspection::backend::tcg::Tcg;
 use timevisor_introspection::backend::{Action, Backend, Input, State};
 use timevisor_introspection::memory::ram::{InProcess, Ram};
-use timevisor_introspection::os::guest_os::GuestOs;
+use timevisor_introspection::os::guest_os::{DecodeError, GuestOs};
 use timevisor_introspection::os::pulse::{Pulse, Sign};
 use timevisor_introspection::tasks::demand::demand;
 use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
 use timevisor_introspection::tasks::report::Report;
 use timevisor_linux::clock::{monotonic, thread_cpu_time};
+use timevisor_protocols::control::IntrospectSenseless;
 use timevisor_time::Duration;
 
 use super::known::Kept;
@@ -69,6 +70,7 @@ pub fn watch(
         report: Report::default(),
         pulse: Pulse::default(),
         searching: Searching::new(monotonic(), shared.lock().searched),
+        senseless: None,
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
     watch.act(hello)?;
@@ -136,6 +138,8 @@ struct Watch<'a> {
     report: Report,
     pulse: Pulse,
     searching: Searching,
+    /// Why the last event that could not be decoded could not.
+    senseless: Option<DecodeError>,
 }
 
 impl Watch<'_> {
@@ -238,8 +242,24 @@ impl Watch<'_> {
                 self.report.on_event(&event);
                 self.shared.lock().history.push(event);
             }
-            Err(_) => self.shared.lock().senseless += 1,
+            Err(error) => {
+                // A guest can cause any number of these: only a change is put into words.
+                let is_new = self.senseless.replace(error) != Some(error);
+                let last = is_new.then(|| self.lacks(error)).flatten();
+                let mut told = self.shared.lock();
+                told.senseless += 1;
+                told.senseless_last = last.or(told.senseless_last.take());
+            }
         }
+    }
+
+    /// Which read of which function failed.
+    fn lacks(&self, error: DecodeError) -> Option<IntrospectSenseless> {
+        let DecodeError::Read { point, read } = error else { return None };
+        let name = self.guest_os.read_name(point, read).map(str::to_owned);
+        let of = self.guest_os.points().iter().find(|of| of.id == point)?;
+        let read = name.unwrap_or_else(|| read.to_string());
+        Some(IntrospectSenseless { point: of.symbol.clone(), read })
     }
 
     fn report_tasks(&mut self, now: Duration) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::arm::ArmToolchain;
+use crate::brickos;
 use crate::fetch::Fetcher;
 use crate::freertos;
 use crate::introspection;
@@ -45,6 +46,9 @@ pub fn prepare(tests: &[Test], lab_dir: &Path) -> anyhow::Result<()> {
             freertos::build(lab_dir, "periodic")?;
             freertos::build(lab_dir, "segments")
         })?;
+    }
+    if needs(Need::BrickOs) {
+        progress::step("building brickOS", || brickos::build(lab_dir))?;
     }
     if needs(Need::Rclpy) {
         progress::step("rclpy, in an environment of its own", venv::rclpy)?;

@@ -72,6 +72,11 @@ pub trait GuestOs: Debug + Send {
     /// When there is no such point, or a read that the event needs has failed.
     fn event(&self, raw: &RawEvent) -> Result<Event, DecodeError>;
 
+    /// What the author of a plugin calls this read of a point, if they name reads.
+    fn read_name(&self, _point: u16, _read: usize) -> Option<&str> {
+        None
+    }
+
     /// The real-time tasks that events have reported.
     fn tasks(&self) -> &Tasks;
 

@@ -11,18 +11,21 @@
 use object::LittleEndian as Le;
 use object::elf::{EM_386, EM_X86_64};
 use object::elf::{ET_EXEC, FileHeader32, FileHeader64, PT_LOAD, SHN_UNDEF};
-use object::elf::{SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS, SHT_SYMTAB};
+use object::elf::{SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS, SHT_SYMTAB, STT_FILE};
 use object::read::elf::{
     FileHeader, ProgramHeader as _, SectionHeader as _, SectionTable, Sym as _,
 };
 
 use crate::memory::{GuestMemory, MemoryError};
 use crate::point::SLOT;
+use crate::symbols::near::nearest;
 
 /// Maximum size of a file; no RTOS is larger.
 pub const MOST_BYTES: usize = 64 << 20;
 /// Maximum number of code sections; linkers make one or two.
 const MOST_PARTS: usize = 64;
+/// Symbols among which a misspelt one is looked for.
+const MOST_NAMES: usize = 1 << 16;
 /// Owner of our notes, without the terminating NUL.
 const OWNER: &[u8] = b"Timevisor";
 /// endbr32 and endbr64, which may stand before a slot.
@@ -163,6 +166,17 @@ impl<'a> Image<'a> {
         }
     }
 
+    /// The symbol with the name that is nearest to one that the file does not have, if one is near
+    /// ([`nearest`]). It is printable.
+    #[must_use]
+    pub fn near(&self, symbol: &str) -> Option<&'a str> {
+        if self.wide {
+            near(self.bytes, FileHeader64::<Le>::parse(self.bytes).ok()?, symbol)
+        } else {
+            near(self.bytes, FileHeader32::<Le>::parse(self.bytes).ok()?, symbol)
+        }
+    }
+
     /// The address of a function's slot.
     ///
     /// # Errors
@@ -294,6 +308,19 @@ fn address<E: FileHeader<Endian = Le>>(
         found = Some(address);
     }
     found.ok_or_else(|| ImageError::NoSymbol(wanted.to_owned()))
+}
+
+fn near<'a, E: FileHeader<Endian = Le>>(bytes: &'a [u8], elf: &E, wanted: &str) -> Option<&'a str> {
+    let table = sections(bytes, elf).ok()?.symbols(Le, bytes, SHT_SYMTAB).ok()?;
+    let defined = table
+        .iter()
+        .take(MOST_NAMES)
+        .filter(|symbol| symbol.st_shndx(Le) != SHN_UNDEF && symbol.st_type() != STT_FILE);
+    let names = defined.filter_map(|symbol| {
+        let name = core::str::from_utf8(symbol.name(Le, table.strings()).ok()?).ok()?;
+        name.bytes().all(|byte| byte.is_ascii_graphic()).then_some(name)
+    });
+    nearest(wanted, names)
 }
 
 #[cfg(test)]

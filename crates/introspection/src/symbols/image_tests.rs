@@ -19,6 +19,7 @@ fn what_a_file_says() {
         assert_eq!(image.note(9).unwrap(), None);
         assert_eq!(image.address("data"), Ok(0x5000));
         assert_eq!(image.address("nothing"), Err(ImageError::NoSymbol("nothing".into())));
+        assert_eq!((image.near("frist"), image.near("thrid")), (Some("first"), None));
         assert_eq!(image.slot("second"), Ok(0x10_0010));
         assert_eq!(image.slot("data"), Err(ImageError::Outside("data".into())));
         assert_eq!(image.is_in(&elf.memory()), Ok(()));

@@ -5,7 +5,9 @@
 //! | [`kallsyms`] | a Linux kernel's symbol table, found in memory |
 //! | [`btf`] | the offsets in its structures |
 //! | [`image`] | the ELF file of a guest that carries no symbols |
+//! | `near.rs` | which name a misspelt one may mean |
 
 pub mod btf;
 pub mod image;
 pub mod kallsyms;
+mod near;

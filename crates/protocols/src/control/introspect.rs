@@ -126,6 +126,15 @@ pub enum IntrospectState {
     Detaching,
 }
 
+/// A read that failed, without which an event has no meaning.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IntrospectSenseless {
+    /// The function that was trapped.
+    pub point: String,
+    /// The read's name in its plugin's file; its number from 0 on in a built-in guest system.
+    pub read: String,
+}
+
 /// All introspected VMs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Introspections {
@@ -160,6 +169,9 @@ pub struct IntrospectRow {
     pub losses_not_counted: bool,
     /// Malformed events.
     pub senseless: u64,
+    /// What the last one of them lacked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub senseless_last: Option<IntrospectSenseless>,
     /// The reservation that follows the tasks, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<IntrospectReserved>,

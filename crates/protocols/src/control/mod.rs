@@ -33,8 +33,8 @@ pub use cluster::{ClusterClock, ClusterHost, Clusters};
 pub use codec::{ClientCodec, ControlError, ServerCodec};
 pub use introspect::{
     IntrospectAttach, IntrospectBackend, IntrospectEvents, IntrospectPlugins, IntrospectReserve,
-    IntrospectReserved, IntrospectRow, IntrospectState, IntrospectTask, IntrospectTrace,
-    IntrospectVm, Introspections,
+    IntrospectReserved, IntrospectRow, IntrospectSenseless, IntrospectState, IntrospectTask,
+    IntrospectTrace, IntrospectVm, Introspections,
 };
 pub use request::{
     NameError, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,

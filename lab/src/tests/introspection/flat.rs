@@ -50,7 +50,7 @@ impl Log {
 type Logs = BTreeMap<u32, Log>;
 
 /// A call as a guest logs it: task, kind, and arguments.
-type Call = (u32, char, Vec<u32>);
+pub(super) type Call = (u32, char, Vec<u32>);
 
 /// Where a host has its plugins. The directory does not exist at first.
 fn plugins(host: &Host) -> PathBuf {
@@ -58,14 +58,14 @@ fn plugins(host: &Host) -> PathBuf {
 }
 
 /// A host and a guest that waits for a byte on its serial port.
-struct Scene {
-    host: Host,
+pub(super) struct Scene {
+    pub(super) host: Host,
     guest: Guest,
     serial: PathBuf,
 }
 
 impl Scene {
-    fn new(ctx: &Context, program: &Path) -> anyhow::Result<Self> {
+    pub(super) fn new(ctx: &Context, program: &Path) -> anyhow::Result<Self> {
         let server = ctx.chronyd("server")?;
         let mut host = Host::new(ctx)?;
         let lines = format!(
@@ -94,11 +94,20 @@ impl Scene {
         Ok(Self { host, guest, serial })
     }
 
-    fn row(&self) -> anyhow::Result<Value> {
+    pub(super) fn row(&self) -> anyhow::Result<Value> {
         row(&self.host)
     }
 
-    fn attach(&self, image: &Path) -> anyhow::Result<String> {
+    /// Adds a plugin's file while timevisord runs.
+    pub(super) fn add_plugin(&self, name: &str, text: &str, mode: u32) -> anyhow::Result<()> {
+        let directory = plugins(&self.host);
+        fs::create_dir_all(&directory)?;
+        fs::set_permissions(&directory, Permissions::from_mode(0o755))?;
+        fs::write(directory.join(name), text)?;
+        Ok(fs::set_permissions(directory.join(name), Permissions::from_mode(mode))?)
+    }
+
+    pub(super) fn attach(&self, image: &Path) -> anyhow::Result<String> {
         self.host.cli(&["introspect", "attach", "rtos", "--image", &image.display().to_string()])
     }
 
@@ -114,7 +123,10 @@ impl Scene {
 
     /// Lets the guest start and compares what it prints at its end with what timevisord reports.
     /// Returns the events.
-    fn run(&mut self, call: fn(&Value) -> anyhow::Result<Call>) -> anyhow::Result<Vec<Value>> {
+    pub(super) fn run(
+        &mut self,
+        call: fn(&Value) -> anyhow::Result<Call>,
+    ) -> anyhow::Result<Vec<Value>> {
         let attached = |host: &Host| Ok(row(host)?["state"] == "attached");
         self.host.wait_until("the trap points", attached)?;
         UnixStream::connect(&self.serial)?.write_all(b"g")?;
@@ -146,7 +158,7 @@ impl Scene {
     }
 
     /// What is known of a task: its attributes (its priority or its runtime), or its jobs.
-    fn task(&self, comm: &str, tid: Option<u32>, key: &str) -> anyhow::Result<u64> {
+    pub(super) fn task(&self, comm: &str, tid: Option<u32>, key: &str) -> anyhow::Result<u64> {
         let row = self.row()?;
         let mut tasks = row["tasks"].as_array().into_iter().flatten();
         let found = tasks.find(|task| {
@@ -190,7 +202,7 @@ fn logs(text: &str) -> anyhow::Result<Logs> {
     Ok(logs)
 }
 
-fn word(value: &Value) -> anyhow::Result<u32> {
+pub(super) fn word(value: &Value) -> anyhow::Result<u32> {
     let number = value.as_u64().with_context(|| format!("{value} is no number"))?;
     Ok(u32::try_from(number)?)
 }
@@ -331,16 +343,13 @@ pub(crate) fn described(ctx: &Context) -> anyhow::Result<String> {
 
     // While timevisord runs: the plugin, one that is broken, and one that anybody may write.
     let directory = plugins(&scene.host);
-    fs::create_dir(&directory)?;
-    fs::set_permissions(&directory, Permissions::from_mode(0o755))?;
     let open = robot_plugin().replace("robot control", "anybody's");
     for (name, text, mode) in [
         ("10-broken.toml", "format = 1\nname = 5\n", 0o644),
         ("20-open.toml", open.as_str(), 0o666),
         ("30-robot.toml", robot_plugin().as_str(), 0o644),
     ] {
-        fs::write(directory.join(name), text)?;
-        fs::set_permissions(directory.join(name), Permissions::from_mode(mode))?;
+        scene.add_plugin(name, text, mode)?;
     }
     let rows = scene.host.json(&["introspect", "plugins"])?;
     let row_of = |file: &str| {

@@ -1,5 +1,6 @@
 //! Introspection of guests: symbols, calls, tasks, backends.
 
+pub(crate) mod brickos;
 pub(crate) mod calls;
 pub(crate) mod daemon;
 pub(crate) mod flat;
@@ -15,7 +16,9 @@ pub(crate) mod symbols;
 pub(crate) mod verifier;
 
 use crate::nested::NESTED;
-use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, FlatPrograms, Plugin, Processors, Root};
+use crate::scenario::Need::{
+    Apt, BrickOs, ExclusiveCpu, Fetched, FlatPrograms, Plugin, Processors, Root,
+};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -91,6 +94,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), FlatPrograms, Fetched("qemu-10"), Plugin],
         seconds: 45,
         run: flat::described,
+    },
+    Test {
+        name: "introspect-brickos",
+        about: "brickOS, which timevisord knows by a plugin's file only: every call of 32 tasks in one order, with its arguments; tasks that end or are killed",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), BrickOs, Fetched("qemu-10"), Plugin],
+        seconds: 45,
+        run: brickos::brickos,
     },
     Test {
         name: "introspect-flood",

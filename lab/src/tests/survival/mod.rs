@@ -55,7 +55,7 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "survive-clones",
-        about: "a hundred VMs from one saved state (CLONES): each has its own page, marker, epoch and id, and its original's age; written, and never run so far",
+        about: "a hundred VMs from one saved state (CLONES): each has its own page, marker, epoch and id, and its original's age",
         tier: Tier::Weekly { why: "a hundred emulated guests take minutes, and 14 GB of memory" },
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 400,

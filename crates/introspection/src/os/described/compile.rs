@@ -53,7 +53,7 @@ pub(super) enum KindRule {
     Sleep(Box<SleepRule>),
     Abort,
     ChooseScheduler(Box<ChoiceRule>),
-    Exit { status: Value },
+    Exit(ExitRule),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,6 +80,15 @@ pub(super) struct ChoiceRule {
     pub(super) scheduler: SchedulerRule,
     pub(super) priority: Value,
     pub(super) processors: Value,
+}
+
+/// How a task ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ExitRule {
+    /// As of wait(2).
+    Status(Value),
+    /// What it gave exit(3), of which wait(2) has the low 8 bits.
+    Code(Value),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -255,8 +264,18 @@ fn event_of(
             };
             (thread, KindRule::ChooseScheduler(Box::new(rule)))
         }
-        EventTable::Exit { thread, status } => {
-            (thread, KindRule::Exit { status: number(status, Want::Word, "status")? })
+        EventTable::Exit { thread, status, code } => {
+            ensure(
+                status.is_none() || code.is_none(),
+                &of("code"),
+                || "both `status` and `code`".to_owned(),
+                "give `code` for what the guest calls exit with, or `status` for one as of wait(2)",
+            )?;
+            let rule = match code {
+                Some(code) => ExitRule::Code(scope.value(code, Want::Code, &of("code"))?),
+                None => ExitRule::Status(number(status, Want::Word, "status")?),
+            };
+            (thread, KindRule::Exit(rule))
         }
     };
     Ok(EventRule { thread: tasks.rule(thread, scope, &of("thread"))?, kind })

@@ -7,9 +7,10 @@
 //! sound, is reported, and the others count.
 
 use std::collections::BTreeSet;
+use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-use timevisor_linux::state_file;
+use timevisor_linux::state_file::{self, Distrust};
 
 use super::compile::Plugin;
 use super::error::{Fault, PluginError};
@@ -54,23 +55,58 @@ pub fn read(directory: &Path) -> Plugins {
 /// # Errors
 /// Why it is not believed, or the first thing that is wrong with it.
 fn read_file(path: &Path) -> Result<Plugin, PluginError> {
+    let bytes = state_file::read(path, limits::FILE).map_err(|error| unreadable(path, &error))?;
+    parse(path, bytes)
+}
+
+fn parse(path: &Path, bytes: Vec<u8>) -> Result<Plugin, PluginError> {
     let file = path.display().to_string();
-    let unreadable = |problem: String, step: &str| Fault::new("the file", problem, step).of(&file);
-    let bytes = state_file::read(path, limits::FILE).map_err(|error| {
-        let step = "it has to be a regular file of root's that nobody else may write";
-        unreadable(error.to_string(), step)
-    })?;
     let text = String::from_utf8(bytes)
-        .map_err(|_| unreadable("it is not UTF-8".to_owned(), "write it as text"))?;
+        .map_err(|_| Fault::new("the file", "it is not UTF-8", "write it as text").of(&file))?;
     Plugin::parse(&file, &text)
 }
 
-/// Reads one file, as if it were alone in a directory.
+/// Why a file is not read. People write these files, so nothing is to be removed.
+fn unreadable(path: &Path, error: &Error) -> PluginError {
+    let file = path.display().to_string();
+    let usual = "it has to be a regular file of root's that nobody else may write";
+    let (problem, step) = match Distrust::of(error) {
+        Some(Distrust::Directory) => {
+            ("it is a directory".to_owned(), "put a file there".to_owned())
+        }
+        Some(Distrust::Owner(user)) => {
+            (format!("it belongs to user {user}"), format!("`chown root {file}`"))
+        }
+        Some(Distrust::Writable) => {
+            ("group or others may write it".to_owned(), format!("`chmod 0644 {file}`"))
+        }
+        Some(Distrust::Long(most)) => (
+            format!("it has more than {most} bytes"),
+            "describe one guest system in a file".to_owned(),
+        ),
+        Some(Distrust::NotRegular) => ("it is not a regular file".to_owned(), usual.to_owned()),
+        None if path.is_symlink() => {
+            ("it is a symbolic link".to_owned(), "put the file itself there".to_owned())
+        }
+        None if error.kind() == ErrorKind::NotFound => {
+            ("there is no such file".to_owned(), "give the path of one".to_owned())
+        }
+        _ => (error.to_string(), usual.to_owned()),
+    };
+    Fault::new("the file", problem, step).of(&file)
+}
+
+/// Reads one file, as if it were alone in a directory, and says who owns it. It may be anybody's:
+/// people write it before root installs it.
 ///
 /// # Errors
-/// As [`read_file`]; or its name is that of a built-in guest system.
-pub fn check_file(path: &Path) -> Result<Plugin, PluginError> {
-    read_file(path).and_then(|plugin| Plugins::default().is_new(plugin))
+/// Why it is not believed, or the first thing that is wrong with it; or its name is that of a
+/// built-in guest system.
+pub fn check_file(path: &Path) -> Result<(Plugin, u32), PluginError> {
+    let read = state_file::read_of_anybody(path, limits::FILE);
+    let (bytes, owner) = read.map_err(|error| unreadable(path, &error))?;
+    let plugin = Plugins::default().is_new(parse(path, bytes)?)?;
+    Ok((plugin, owner))
 }
 
 fn names(directory: &Path) -> Result<BTreeSet<std::ffi::OsString>, Fault> {

@@ -46,9 +46,9 @@ fn sound_files_count_beside_broken_ones() {
         ("40-cut.toml: ", ""),
         ("41-long.toml: the file: ", "more than 65536 bytes"),
         ("42-bytes.toml: ", "UTF-8"),
-        ("50-open.toml: the file: ", "group or others may write it"),
-        ("60-link.toml: the file: ", ""),
-        ("70-directory.toml: the file: ", "not a regular file"),
+        ("50-open.toml: the file: group or others may write it; `chmod 0644 /", "50-open.toml`"),
+        ("60-link.toml: the file: ", "it is a symbolic link; put the file itself there"),
+        ("70-directory.toml: the file: ", "it is a directory; put a file there"),
     ];
     assert_eq!(told.len(), expected.len(), "{told:#?}");
     for (told, (file, why)) in told.iter().zip(expected) {
@@ -57,6 +57,29 @@ fn sound_files_count_beside_broken_ones() {
     // A file that is added counts at once.
     put("00-first.toml", &named("first"));
     assert_eq!(names(&read(directory.path())), ["first", "a", "b", "c"]);
+}
+
+/// Its author checks it before root installs it.
+#[test]
+fn a_file_is_checked_whoever_owns_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("robot.toml");
+    let refused = |path: &Path| check_file(path).unwrap_err().to_string();
+    assert!(refused(&path).contains("there is no such file; give the path of one"));
+    fs::write(&path, SEGMENTS).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let (plugin, owner) = check_file(&path).unwrap();
+    assert_eq!(plugin.name, "segments by a file");
+    // Only root can give a file away.
+    if owner == 0 {
+        std::os::unix::fs::chown(&path, Some(4001), None).unwrap();
+        assert_eq!(check_file(&path).unwrap().1, 4001);
+        let why = read(directory.path()).broken[0].to_string();
+        assert!(why.contains("it belongs to user 4001; `chown root /"), "{why}");
+    }
+    fs::set_permissions(&path, Permissions::from_mode(0o664)).unwrap();
+    assert!(refused(&path).contains("`chmod 0644 "));
+    assert!(refused(directory.path()).contains("it is a directory"));
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn the_reference_has_every_key() {
         (RTOS, "kind = \"sleep\"", "kind = \"odd\""),
         (RTOS, "per_second = 3", "per_second = { odd = 3 }"),
         (SEGMENTS, "processors = {", "odd = {"),
+        (FREERTOS, "kind = \"exit\"", "odd = 1, kind = \"exit\""),
         (FREERTOS, "plus = { read = \"increment\" }", "plus = { odd = 1 }"),
     ] {
         assert!(text.contains(at), "{at}");

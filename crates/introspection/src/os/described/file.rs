@@ -82,7 +82,7 @@ pub(super) struct ReadTable {
 pub(super) struct TaskTable {
     pub(super) tid: Value,
     pub(super) pid: Option<Value>,
-    pub(super) name: Or<String, NameTable>,
+    pub(super) name: Option<Or<String, NameTable>>,
     pub(super) policy: Choice,
     pub(super) unless_zero: Option<ValueTable>,
     pub(super) otherwise: Option<String>,
@@ -189,6 +189,7 @@ pub(super) enum EventTable {
     Exit {
         thread: String,
         status: Option<Value>,
+        code: Option<Value>,
     },
 }
 

@@ -153,6 +153,11 @@ impl NoteRule {
         }
     }
 
+    /// Whether the image has a note of this owner and type.
+    pub(super) fn is_in(&self, image: &Image<'_>) -> bool {
+        image.note_of(self.owner.as_bytes(), self.kind).is_ok_and(|note| note.is_some())
+    }
+
     /// The fields of this image's note.
     ///
     /// # Errors

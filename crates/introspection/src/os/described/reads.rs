@@ -5,12 +5,14 @@ use super::file::ReadTable;
 use super::limits;
 use super::note::{NoteRule, Number};
 use crate::point::{self, Base, Read, Register};
-use crate::symbols::image::Image;
+use crate::symbols::image::{Image, ImageError};
 
 /// One read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ReadRule {
     pub(super) name: String,
+    /// Where it is in the file, for messages.
+    key: String,
     base: BaseRule,
     offset: Number,
     len: Len,
@@ -137,14 +139,11 @@ impl ReadRule {
                 Len::Bytes(note.number(len, &format!("{key}.len"), 1..=most)?)
             }
             (_, None) => {
-                return Err(Fault::new(
-                    key,
-                    "memory is read without `len`",
-                    "give the bytes to read",
-                ));
+                let problem = "memory is read without `len`";
+                return Err(Fault::new(key, problem, "give the bytes to read"));
             }
         };
-        Ok(Self { name: name.clone(), base, offset, len, may_fail: table.may_fail })
+        Ok(Self { name: name.clone(), key, base, offset, len, may_fail: table.may_fail })
     }
 
     fn argument(argument: i64, bits: Bits, key: &str) -> Result<BaseRule, Fault> {
@@ -210,7 +209,8 @@ impl ReadRule {
             BaseRule::At(register) => Base::Register(*register),
             BaseRule::From(earlier) => Base::Earlier(*earlier),
             BaseRule::Symbol(symbol) => {
-                let address = image.address(symbol).map_err(|e| e.to_string())?;
+                let lacks = |error| lacking(image, &format!("{}.symbol", self.key), &error);
+                let address = image.address(symbol).map_err(lacks)?;
                 offset = address.wrapping_add_signed(offset).cast_signed();
                 Base::Absolute
             }
@@ -223,6 +223,18 @@ impl ReadRule {
         };
         let len = u16::try_from(len).map_err(|_| format!("read {} of {len} bytes", self.name))?;
         Ok(Read { base, offset, len })
+    }
+}
+
+/// What an image lacks that this key names, and perhaps what was meant.
+pub(super) fn lacking(image: &Image<'_>, key: &str, error: &ImageError) -> String {
+    let near = match error {
+        ImageError::NoSymbol(symbol) => image.near(symbol),
+        _ => None,
+    };
+    match near {
+        Some(near) => format!("{key}: {error}; did you mean {near}?"),
+        None => format!("{key}: {error}"),
     }
 }
 

@@ -97,7 +97,7 @@ impl TaskTables {
         let of = |key_of: &str| format!("{event}: task.{name}.{key_of}");
         let tid = scope.value(&table.tid, Want::Word, &of("tid"))?;
         let pid = scope.value_or(table.pid.as_ref(), 0, Want::Word, &of("pid"))?;
-        let name = scope.name(&table.name, &of("name"))?;
+        let name = scope.name(table.name.as_ref(), &of("name"))?;
         let policy = before(&table.policy, scope, &of("policy"))?;
         let test = table.unless_zero.as_ref();
         let test = test.map(|test| scope.read_value(test, Want::Long, &of("unless_zero")));
@@ -167,19 +167,21 @@ pub(super) fn thread(
             continue;
         }
         let tid = of.tid.u32(found)?;
+        let known = tasks.get(tid);
         let policy = match &of.policy {
             Before::Is(policy) => policy.chosen(found)?,
-            Before::Asked => asked(tasks, tid),
+            Before::Asked => asked(known),
         };
-        return Ok(Thread { tid, pid: of.pid.u32(found)?, comm: of.name.text(found)?, policy });
+        let (pid, comm) = (of.pid.u32(found)?, of.name.text(found, known)?);
+        return Ok(Thread { tid, pid, comm, policy });
     }
     Ok(Thread::default())
 }
 
-fn asked(tasks: &Tasks, tid: u32) -> Policy {
+fn asked(known: Option<&Task>) -> Policy {
     let policy = |task: &Task| match task.attributes {
         Some(asked) => asked.policy,
         None => task.thread.policy,
     };
-    tasks.get(tid).map_or(Policy::Normal, policy)
+    known.map_or(Policy::Normal, policy)
 }

@@ -332,7 +332,8 @@ fn built_in_guest_systems_come_first() {
         let image = Image::parse(bytes).unwrap();
         let broken = vec![Plugin::parse("broken.toml", "").unwrap_err()];
         let plugins = Plugins { all: vec![plugin.clone()], broken };
-        registry::probe_image_or_plugin(&image, &plugins).map(|guest| guest.name())
+        let found = registry::probe_image_or_plugin(&image, &plugins);
+        found.map(|guest| guest.name()).map_err(|why| why.reasons)
     };
     assert_eq!(name(&ours), Ok("real-time segments, version 2".to_owned()));
     let at = ours.windows(9).position(|part| part == b"Timevisor").unwrap();
@@ -340,15 +341,102 @@ fn built_in_guest_systems_come_first() {
     theirs[at..at + 9].copy_from_slice(b"RobotCtrl");
     assert_eq!(name(&theirs), Ok("segments by a file 2".to_owned()));
     theirs[at] = b'X';
-    let why = name(&theirs).unwrap_err();
-    for part in [
-        "a broken plugin: broken.toml: format: it is missing",
-        "; not FreeRTOS",
-        "not segments by a file of x86 programs",
-        "no note of RobotCtrl with type 2",
+    // One reason each; those of files come before those of what is built in.
+    let begins = |bytes: &[u8], expected: [&str; 4]| {
+        let why = name(bytes).unwrap_err();
+        let same = why.iter().zip(expected).all(|(why, expected)| why.starts_with(expected));
+        assert!(why.len() == expected.len() && same, "{why:#?}");
+        why
+    };
+    let broken = "a broken plugin: broken.toml: format: it is missing";
+    let why =
+        begins(&theirs, [broken, "not segments by a file of", "not FreeRTOS", "not real-time"]);
+    assert!(why[1].contains("no note of RobotCtrl with type 2"), "{why:#?}");
+    // The guest system that was meant comes first: the one whose note is there.
+    let old = Elf::with(false, &FUNCTIONS).note(2, &[9]).bytes();
+    begins(&old, ["not real-time", broken, "not segments by a file of", "not FreeRTOS"]);
+    let mut old = old;
+    let at = old.windows(9).position(|part| part == b"Timevisor").unwrap();
+    old[at..at + 9].copy_from_slice(b"RobotCtrl");
+    let why = begins(&old, ["not segments by a file of", broken, "not FreeRTOS", "not real-time"]);
+    assert!(why[0].contains("version 9; accepted is 2"), "{why:#?}");
+}
+
+/// An exit code is what wait(2) has in its second byte.
+#[test]
+fn a_task_ends_with_a_status_or_a_code() {
+    let (before, _) = RTOS.split_once("[[point]]").unwrap();
+    let (before, _) = before.split_once("[task.me]").unwrap();
+    let with = |how: &str| {
+        let text = format!(
+            "{before}[task.t]\ntid = 1\nname = \"t\"\npolicy = \"fifo\"\n[[point]]\n\
+             symbol = \"exit\"\nreads = [{{ name = \"code\", argument = 0 }}]\n\
+             event = {{ kind = \"exit\", thread = \"t\"{how} }}\n"
+        );
+        Plugin::parse("exit.toml", &text).map_err(|error| error.to_string())
+    };
+    let status = |how: &str, argument: i64| {
+        let elf = Elf::with(true, &["exit"]).note(9, &[0xdead_0003, 250]).bytes();
+        let guest = with(how).unwrap().guest(&Image::parse(&elf).unwrap()).unwrap();
+        let event = guest.event(&raw(1, 0, &[&[0; 8], &argument.to_le_bytes()])).unwrap();
+        let Kind::Exit { status } = event.kind else { panic!("{event:?}") };
+        status
+    };
+    let code = ", code = { read = \"code\", size = 4, signed = true }";
+    assert_eq!([status(code, 3), status(code, -1), status(code, 256 + 7)], [768, 255 << 8, 7 << 8]);
+    let unsigned = ", code = { read = \"code\", size = 4 }";
+    assert_eq!([status(unsigned, 3), status(unsigned, -2)], [768, 254 << 8]);
+    assert_eq!([status(", code = 255", 0), status("", 3)], [255 << 8, 0]);
+    assert_eq!(status(", status = { read = \"code\", size = 4 }", 3), 3);
+    for (how, parts) in [
+        (", status = 1, code = 1", ["point.exit.event.code: both", "give `code`"]),
+        (", code = 256", ["point.exit.event.code: 256 is not 0 to 255", "in this range"]),
+        (", cod = 1", ["unknown field `cod`", "lists all keys"]),
     ] {
-        assert!(why.contains(part), "{why}");
+        let why = with(how).unwrap_err();
+        assert!(parts.iter().all(|part| why.contains(part)), "{how}: {why}");
     }
+}
+
+/// A guest that says its tasks' names only when it creates them.
+#[test]
+fn a_task_without_a_name_keeps_the_one_that_is_known() {
+    let nameless = RTOS.replacen("name = \"fixed\"\n", "", 1).replacen("pid = 7\n", "", 1);
+    let nameless = nameless.replacen("tid = { read = \"me\", size = 4 }", "tid = 0x1234", 1);
+    let elf = Elf::with(true, &["set", "wait"]).note(9, &[3, 250]).bytes();
+    let plugin = Plugin::parse("rtos.toml", &nameless).unwrap();
+    let mut guest = plugin.guest(&Image::parse(&elf).unwrap()).unwrap();
+    let state = *b"\0\x01..\x34\x12..robo-...";
+    let wait = raw(2, 0, &[&[0; 8], &state]);
+    assert_eq!(guest.event(&wait).unwrap().thread.comm, "", "no event has named it");
+    guest.decode(&raw(1, 0, &[&[0; 8], &[0; 8], &state, &[0; 8]])).unwrap();
+    assert_eq!(guest.decode(&wait).unwrap().thread.comm, "robo");
+    assert_eq!(guest.tasks().get(0x1234).unwrap().thread.comm, "robo");
+}
+
+/// What an image lacks is said with the file, the key, and what was perhaps meant.
+#[test]
+fn a_misspelt_symbol() {
+    let why = |from: &str, to: &str| {
+        let elf = Elf::with(true, &["set", "wait"]).note(9, &[3, 250]).symbol("ctid", 0x5000);
+        let plugin = Plugin::parse("/p/rtos.toml", &RTOS.replacen(from, to, 1)).unwrap();
+        plugin.guest(&Image::parse(&elf.bytes()).unwrap()).unwrap_err()
+    };
+    assert_eq!(
+        why("symbol = \"wait\"", "symbol = \"wiat\""),
+        "/p/rtos.toml: point.wiat.symbol: the image has no symbol wiat; did you mean wait?"
+    );
+    assert_eq!(
+        why("register = \"gs_base\"", "symbol = \"ctdi\", len = 8"),
+        "/p/rtos.toml: reads.me.symbol: the image has no symbol ctdi; did you mean ctid?"
+    );
+    assert_eq!(
+        why("address = 4096", "symbol = \"current_task\""),
+        "/p/rtos.toml: point.wait.reads.state.symbol: the image has no symbol current_task"
+    );
+    let guest = rtos();
+    let names = [guest.read_name(1, 2), guest.read_name(1, 4), guest.read_name(3, 0)];
+    assert_eq!(names, [Some("state"), None, None]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::reads::{Bits, ReadRule};
 use crate::os::guest_os::DecodeError;
 use crate::os::reads::{Reads, name};
 use crate::tasks::event::{Policy, Scheduler};
+use crate::tasks::table::Task;
 
 /// What an event may use: a point's reads, and the note.
 pub(super) struct Scope<'a> {
@@ -40,6 +41,8 @@ pub(super) enum Want {
     Priority,
     /// A nice value: may be negative.
     Nice,
+    /// An exit code: its low 8 bits count.
+    Code,
 }
 
 /// A number of an event.
@@ -136,6 +139,7 @@ impl Scope<'_> {
                     Want::Word | Want::Priority => (0, i64::from(u32::MAX)),
                     Want::Long | Want::Time => (0, i64::MAX),
                     Want::Nice => (-20, 19),
+                    Want::Code => (0, 255),
                 };
                 ensure(
                     (least..=most).contains(number),
@@ -227,13 +231,18 @@ impl Scope<'_> {
         }
     }
 
-    pub(super) fn name(&self, text: &Or<String, NameTable>, key: &str) -> Result<Name, Fault> {
+    pub(super) fn name(
+        &self,
+        text: Option<&Or<String, NameTable>>,
+        key: &str,
+    ) -> Result<Name, Fault> {
         match text {
-            Or::Constant(constant) => {
+            None => Ok(Name::Known),
+            Some(Or::Constant(constant)) => {
                 limits::text(constant, key, limits::NAME)?;
                 Ok(Name::Constant(constant.clone()))
             }
-            Or::Table(table) => {
+            Some(Or::Table(table)) => {
                 let most = i64::try_from(crate::point::limits::DATA).unwrap_or(i64::MAX);
                 let len = table.len.unwrap_or(most);
                 let len = usize::try_from(len).ok().filter(|len| *len > 0).ok_or_else(|| {
@@ -343,8 +352,14 @@ fn named<T: Named>(name: &str, key: &str) -> Result<T, Fault> {
 /// A task's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Name {
+    /// The one that the table of tasks has.
+    Known,
     Constant(String),
-    Read { read: usize, offset: usize, len: usize },
+    Read {
+        read: usize,
+        offset: usize,
+        len: usize,
+    },
 }
 
 /// A policy or a scheduler.
@@ -409,6 +424,12 @@ impl Value {
         Ok(i64::try_from(number).unwrap_or(i64::MAX))
     }
 
+    /// The low 8 bits; a negative number is two's complement.
+    pub(super) fn low_byte(&self, found: &Found<'_>) -> Result<u8, DecodeError> {
+        let [low, ..] = self.number(found)?.to_le_bytes();
+        Ok(low)
+    }
+
     pub(super) fn is_zero(&self, found: &Found<'_>) -> Result<bool, DecodeError> {
         Ok(self.number(found)? == 0)
     }
@@ -457,8 +478,14 @@ impl Found<'_> {
 }
 
 impl Name {
-    pub(super) fn text(&self, found: &Found<'_>) -> Result<String, DecodeError> {
+    /// The name of the task that the table has as `known`.
+    pub(super) fn text(
+        &self,
+        found: &Found<'_>,
+        known: Option<&Task>,
+    ) -> Result<String, DecodeError> {
         match self {
+            Self::Known => Ok(known.map(|task| task.thread.comm.clone()).unwrap_or_default()),
             Self::Constant(text) => Ok(text.clone()),
             Self::Read { read, offset, len } => {
                 let bytes = found.bytes(*read)?.get(*offset..).unwrap_or_default();

@@ -26,7 +26,7 @@ use crate::symbols::image::Image;
 use crate::tasks::event::Event;
 use crate::tasks::table::Tasks;
 
-pub use note::Note;
+pub use note::{KIND as NOTE, Note};
 
 /// The FreeRTOS kernel of a guest.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The note in a FreeRTOS kernel, written by plugins/freertos/freertos_tasks_c_additions.h.
 
 /// The note's type.
-pub(super) const KIND: u32 = 1;
+pub const KIND: u32 = 1;
 /// Version of the note's layout.
 const LAYOUT: u32 = 1;
 /// Upper limit of offsets; larger than any task control block.

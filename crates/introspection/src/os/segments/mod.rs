@@ -24,7 +24,7 @@ use crate::tasks::event::{Attributes, Event, Kind, Policy, Scheduler, Thread};
 use crate::tasks::table::Tasks;
 
 /// The note's type (plugins/segments/timevisor-segments.c).
-const NOTE: u32 = 2;
+pub const NOTE: u32 = 2;
 
 const BEGIN: u16 = 1;
 const END: u16 = 2;
