@@ -352,7 +352,7 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "kvm-nested-states",
-        about: "under real KVM (itself under TCG) a vCPU is plugged and a snapshot is loaded: right, or unknown (by name only); written, and never run so far",
+        about: "under real KVM (itself under TCG) a vCPU is plugged and a snapshot is loaded: right, or unknown (by name only)",
         tier: Tier::Weekly { why: "an inner guest that is emulated twice hangs now and then" },
         needs: NESTED,
         seconds: 300,
