@@ -167,7 +167,7 @@ impl<'a> Image<'a> {
     }
 
     /// The symbol with the name that is nearest to one that the file does not have, if one is near
-    /// ([`nearest`]). It is printable.
+    /// (`nearest`). It is printable.
     #[must_use]
     pub fn near(&self, symbol: &str) -> Option<&'a str> {
         if self.wide {
