@@ -80,8 +80,8 @@ pub struct Add {
     /// Try for so long, for instance while QEMU or timevisord starts
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     within: u64,
-    /// Return when it is known that the VM awaits its migration, whoever told QEMU to (at most
-    /// --within)
+    /// Return when it is known that the VM awaits its migration, whoever told QEMU to, or has arrived
+    /// (at most --within)
     #[arg(long, conflicts_with = "incoming")]
     until_incoming: bool,
     /// JSON
@@ -313,7 +313,9 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
     };
     let response = patiently(&request)?;
     let Response::VmAdded(mut row) = response else { return Err(unexpected(&response)) };
-    while options.until_incoming && row.migration.as_deref() != Some("incoming") {
+    // What libvirt restores from a file may be there before anybody has looked.
+    let is_known = |row: &VmRow| row.migration.as_deref() == Some("incoming") || row.arrived;
+    while options.until_incoming && !is_known(&row) {
         if Instant::now() + RETRY >= until {
             let state = row.migration.as_deref().unwrap_or("it does not");
             bail!(

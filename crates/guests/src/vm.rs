@@ -86,6 +86,8 @@ pub struct Vm {
     has_run: Option<bool>,
     /// A timevisord had written the page of its device before.
     was_served: bool,
+    /// QEMU has said how it is.
+    is_told: bool,
     /// How often the page was found overwritten.
     replaced: u64,
     ended: PidFd,
@@ -189,6 +191,7 @@ impl Vm {
                     arrivals: 0,
                     stopped: false,
                     suspended: false,
+                    is_told: false,
                     replaced: 0,
                     ended,
                 });
@@ -326,6 +329,7 @@ impl Vm {
     /// Processes QEMU's answer about the VM's state. Returns the same as [`Self::on_event`].
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         self.moment += 1;
+        self.is_told = true;
         let was_awaited = self.is_awaited();
         let step = self.transit.on_status(status);
         if self.is_awaited() {
@@ -470,6 +474,12 @@ impl Vm {
         if !self.is_awaited() {
             self.writer.set_birth(birth);
         }
+    }
+
+    /// Whether it was started for a migration that has come, by QEMU's own word.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        self.qemu.command_line.incoming && self.is_told && self.transit == Transit::Here
     }
 
     /// Its migration state.

@@ -530,6 +530,7 @@ fn row(served: &Served) -> VmRow {
         disruption_marker: vm.writer().disruption(),
         notice: Notice::None,
         migration: vm.transit().text(),
+        arrived: vm.has_arrived(),
         elapsed_since: elapsed_since(vm.birth()),
     }
 }

@@ -312,6 +312,9 @@ pub struct VmRow {
     /// migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<String>,
+    /// It was started with `-incoming`, and QEMU has said that what it waited for has come.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub arrived: bool,
     /// The instant at which its elapsed clock read 0; absent until that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_since: Option<ElapsedSince>,
