@@ -33,7 +33,7 @@ fn vm() -> VmRow {
         disruption_marker: 1,
         notice: Notice::None,
         migration: None,
-        arrived: true,
+        arrived: false,
         elapsed_since: None,
     }
 }
