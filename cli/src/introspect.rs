@@ -239,7 +239,10 @@ fn image(directory: &Path, path: &Path) -> Result<PathBuf> {
     let whole = path.canonicalize().with_context(|| path.display().to_string())?;
     let bytes = std::fs::read(&whole).with_context(|| path.display().to_string())?;
     let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
-    let plugins = described::read_directory(&plugins::directory(directory)?);
+    // An older timevisord knows no plugins.
+    let plugins = plugins::directory(directory);
+    let plugins =
+        plugins.map(|directory| described::read_directory(&directory)).unwrap_or_default();
     if let Err(why) = registry::probe_image_or_plugin(&image, &plugins) {
         bail!("{}: {}", path.display(), why.reasons.join("\n    "));
     }

@@ -195,6 +195,13 @@ pub(crate) const ALL: &[Experiment] = &[
         run: kairos::satisfaction::run,
         smoke: None,
     },
+    Experiment {
+        name: "kairos-edf",
+        about: "the same as published: EDF, 20 sets of 20 to 60 tasks for each point; written, and not run so far",
+        minutes: 40,
+        run: kairos::satisfaction::run_edf,
+        smoke: None,
+    },
 ];
 
 impl Experiment {

@@ -223,6 +223,18 @@ impl Libvirt {
         Ok(created)
     }
 
+    /// Defines a domain that outlives its QEMU, which can be saved so, and starts it.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn keep(&self, domain: &Definition<'_>) -> anyhow::Result<Domain<'_>> {
+        let file = self.define(domain)?;
+        self.virsh(&["define", &file.to_string_lossy()])?;
+        let created = Domain { libvirt: self, name: domain.name.to_owned() };
+        created.virsh("start")?;
+        Ok(created)
+    }
+
     /// Writes the definition and the files of a domain of this host.
     fn define(&self, domain: &Definition<'_>) -> anyhow::Result<PathBuf> {
         let name = domain.name;

@@ -88,6 +88,8 @@ pub struct Vm {
     was_served: bool,
     /// QEMU has said how it is.
     is_told: bool,
+    /// Until it has, the VM may be one that waits for a migration.
+    is_unheard: bool,
     /// How often the page was found overwritten.
     replaced: u64,
     ended: PidFd,
@@ -192,6 +194,7 @@ impl Vm {
                     stopped: false,
                     suspended: false,
                     is_told: false,
+                    is_unheard: false,
                     replaced: 0,
                     ended,
                 });
@@ -203,8 +206,13 @@ impl Vm {
     /// It was started for a migration, and QEMU has not said yet whether that has come: nothing is
     /// published until [`Self::on_status`]. `why`, for reports.
     pub fn await_word(&mut self, why: &str) {
-        self.transit = Transit::Incoming;
+        self.is_unheard = true;
         self.problem = Some(why.to_owned());
+    }
+
+    /// An earlier daemon knew that it waits for a migration.
+    pub fn await_arrival(&mut self) {
+        self.transit = Transit::Incoming;
     }
 
     /// The timescale of its page.
@@ -330,15 +338,14 @@ impl Vm {
     pub fn on_status(&mut self, status: &QueryStatus) -> Step {
         self.moment += 1;
         self.is_told = true;
-        let was_awaited = self.is_awaited();
-        let step = self.transit.on_status(status);
-        if self.is_awaited() {
+        if std::mem::take(&mut self.is_unheard) {
             self.problem = None;
-            // What is known here is not of the guest that will come.
-            if !was_awaited && self.mapping.take().is_some() {
-                self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
-                self.writer.write_host_cpu_time(None);
-            }
+        }
+        let step = self.transit.on_status(status);
+        // What is known here is not of the guest that will come.
+        if self.is_awaited() && self.mapping.take().is_some() {
+            self.writer.withdraw(ClockStatus::Unknown, self.tai_offset_hint());
+            self.writer.write_host_cpu_time(None);
         }
         let step = self.unless_late(step);
         self.take_step(step);
@@ -417,7 +424,7 @@ impl Vm {
 
     /// Whether it waits for its memory, or for its page: nothing of that may be touched.
     fn is_awaited(&self) -> bool {
-        self.transit == Transit::Incoming
+        self.is_unheard || self.transit == Transit::Incoming
     }
 
     fn take_step(&mut self, step: Step) {
@@ -479,7 +486,8 @@ impl Vm {
     /// Whether it was started for a migration that has come, by QEMU's own word.
     #[must_use]
     pub fn has_arrived(&self) -> bool {
-        self.qemu.command_line.incoming && self.is_told && self.transit == Transit::Here
+        let is_here = matches!(self.transit, Transit::Here | Transit::Failed(_));
+        self.qemu.command_line.incoming && self.is_told && is_here
     }
 
     /// Its migration state.

@@ -22,12 +22,9 @@ use super::{RECONNECT, Reconnect, Served, Vms, host_identity, host_update, owner
 use crate::announce::Budget;
 use crate::clock::HostClock;
 
-/// Why nothing is published to a VM that may not have arrived yet.
-const NOT_YET: &str =
-    "it was started with -incoming, and QEMU has not said yet whether it has arrived";
-/// The same, where it may never say so.
-const NOBODY_SAYS: &str = "it was started with -incoming, and nobody can be asked whether it has arrived; \
-                           give its QMP socket: `timevisor vm add --qmp`";
+/// Why nothing is published to a VM under KVM that may not have arrived yet.
+const UNHEARD_OF: &str = "it was started with -incoming, and QEMU has not said whether it has arrived; \
+                          timevisord asks at the VM's QMP socket (`timevisor vm add --qmp`)";
 /// How long the start waits for what a helper says of one VM.
 const AT_START: Duration = Duration::from_secs(1);
 
@@ -175,10 +172,14 @@ impl Vms {
                 vm.change_timescale(scale, host);
             }
         }
-        // TCG's own words say whether it runs; KVM's counter always does.
-        let is_new = again == Again::No && vm.qemu.accelerator != Accelerator::Tcg;
-        if again == Again::Awaited || (is_new && vm.qemu.command_line.incoming) {
-            vm.await_word(if monitor.is_some() { NOT_YET } else { NOBODY_SAYS });
+        let is_incoming = vm.qemu.command_line.incoming;
+        match again {
+            Again::Awaited => vm.await_arrival(),
+            // TCG's own words say whether it runs; KVM's counter always does.
+            Again::No if is_incoming && vm.qemu.accelerator != Accelerator::Tcg => {
+                vm.await_word(UNHEARD_OF);
+            }
+            Again::No | Again::Yes => {}
         }
         self.lives += 1;
         vm.look();

@@ -408,9 +408,11 @@ impl Vms {
                 (self.next_turn, self.turn) = (now + LOOK_INTERVAL, self.turn.wrapping_add(1));
             }
             let (kvm, mut at) = (self.served.iter().filter(|s| s.is_kvm()).count(), 0);
+            let mut has_come = false;
             for index in 0..self.served.len() {
                 if self.served[index].vm.arrive_late() == Step::Arrive {
                     self.follow(index, Step::Arrive, false);
+                    has_come = true;
                 }
                 let served = &self.served[index];
                 let in_turn = served.is_kvm() && regular && is_its_turn(self.turn, at, kvm);
@@ -421,6 +423,9 @@ impl Vms {
                 }
             }
             self.ask_mappings();
+            if has_come {
+                self.note();
+            }
         }
         self.sample_host_cpu_time(now, clock);
         for served in &mut self.served {

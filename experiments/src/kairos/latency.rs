@@ -55,6 +55,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     println!("  {} runs of {TIMES} calls of each kind\n", native.said.len());
     let [none, ours, every, gdb] = &rows;
     let mut told = table::print(&[&native, none, ours, every, gdb], none)?;
+    table::print_spread(&[&native, none, ours, every, gdb])?;
     let [low, high] = table::untrapped(ours, none)?;
     println!("\nnot trapped, introspected / not: {low:.3} to {high:.3}");
     let (trap, stub) = (table::trap(ours, none)?, table::trap(gdb, none)?);

@@ -53,6 +53,29 @@ pub(super) fn print(rows: &[&Row], base: &Row) -> anyhow::Result<Vec<Value>> {
     Ok(told)
 }
 
+/// Prints what figure 6 has: the mean of all calls, the least and the most, ticks.
+pub(super) fn print_spread(rows: &[&Row]) -> anyhow::Result<()> {
+    println!("\n{:<34}{}", "", CALLS.map(|call| format!("{call:>26}")).concat());
+    for row in rows {
+        let mut text = String::new();
+        for call in CALLS {
+            let of = |said: &Value, what: &str| {
+                said[call][what].as_f64().with_context(|| said.to_string())
+            };
+            let all = |what| {
+                row.said.iter().map(|said| of(said, what)).collect::<anyhow::Result<Vec<_>>>()
+            };
+            let (means, least, most) = (all("mean")?, all("min")?, all("max")?);
+            let mean = means.iter().sum::<f64>() / means.len() as f64;
+            let (least, most) = (quantile(&least, 0.0), quantile(&most, 1.0));
+            text += &format!("{:>26}", format!("{mean:.0} ({least:.0} {most:.0})"));
+        }
+        println!("{:<34}{text}", row.name);
+    }
+    println!("  mean ticks of the TSC, and in brackets the least and the most that a call took");
+    Ok(())
+}
+
 /// The ratios between the costs of untrapped calls and those of the base: minimum and maximum.
 pub(super) fn untrapped(row: &Row, base: &Row) -> anyhow::Result<[f64; 2]> {
     let mut all = [f64::MAX, 0.0];

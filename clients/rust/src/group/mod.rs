@@ -256,6 +256,7 @@ impl Group {
     }
 
     /// Waits until so many members are there, this one included, whose clocks meet their requirements.
+    /// This one's has to meet its own, whatever the number.
     ///
     /// # Errors
     /// When the time is over.

@@ -27,16 +27,15 @@ struct Task {
     cost_us: u64,
     period_ms: i64,
     /// For SCHED_DEADLINE only.
-    runtime_ms: Option<u64>,
+    runtime_us: Option<u64>,
 }
 
 impl Task {
     /// `rank` is the number of more urgent tasks.
     fn attributes(self, rank: usize) -> Result<Attributes> {
-        let ns = |ms: u64| ms * 1_000_000;
-        let period = ns(self.period_ms.unsigned_abs());
-        Ok(match self.runtime_ms {
-            Some(runtime) => Attributes::deadline(ns(runtime), period, period),
+        let period = self.period_ms.unsigned_abs() * 1_000_000;
+        Ok(match self.runtime_us {
+            Some(runtime) => Attributes::deadline(runtime * 1000, period, period),
             None => Attributes::fifo(PRIORITY - u32::try_from(rank)?),
         })
     }
@@ -61,13 +60,18 @@ fn main() -> Result<()> {
 fn task(text: &str) -> Result<Task> {
     let (cost, rest) = text.split_once('/').context("COST/PERIOD")?;
     let (period, runtime) = rest.split_once('/').map_or((rest, None), |(p, r)| (p, Some(r)));
-    let (ms, part) = cost.split_once('.').unwrap_or((cost, "0"));
-    let part = format!("{part:0<3}");
     Ok(Task {
-        cost_us: ms.parse::<u64>()? * 1000 + part[..3].parse::<u64>()?,
+        cost_us: us(cost)?,
         period_ms: period.parse()?,
-        runtime_ms: runtime.map(str::parse).transpose()?,
+        runtime_us: runtime.map(us).transpose()?,
     })
+}
+
+/// `1.25` ms in us.
+fn us(text: &str) -> Result<u64> {
+    let (ms, part) = text.split_once('.').unwrap_or((text, "0"));
+    let part = format!("{part:0<3}");
+    Ok(ms.parse::<u64>()? * 1000 + part[..3].parse::<u64>()?)
 }
 
 /// When jobs are released: by their periods, and `shift` later after each common multiple of the

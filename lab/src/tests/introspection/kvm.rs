@@ -16,7 +16,7 @@ use crate::tests::introspection::calls::{exact, line, of_program};
 /// How often it is attached and detached while the guest works.
 const CYCLES: usize = 10;
 /// Timeout for one program in the inner guest.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bandwidth, in bytes per second, of a migration that must be observed in progress.
 const SLOWLY: u32 = 1_000_000;
 

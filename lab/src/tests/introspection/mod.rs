@@ -10,6 +10,8 @@ pub(crate) mod kernels;
 pub(crate) mod kexec;
 pub(crate) mod kvm;
 pub(crate) mod kvm_cycles;
+pub(crate) mod kvm_moves;
+pub(crate) mod kvm_traced;
 pub(crate) mod plugin;
 pub(crate) mod reserve;
 pub(crate) mod symbols;
@@ -186,6 +188,22 @@ const TESTS: &[Test] = &[
         needs: NESTED,
         seconds: 1800,
         run: kvm_cycles::kvm_cycles,
+    },
+    Test {
+        name: "introspect-kvm-moves",
+        about: "`detach && migrate` 100 times (CYCLES) under KVM: the destination's kernel text is byte by byte that of before the attachment",
+        tier: Tier::Weekly { why: "a hundred moves take many minutes" },
+        needs: NESTED,
+        seconds: 900,
+        run: kvm_moves::kvm_moves,
+    },
+    Test {
+        name: "introspect-kvm-traced",
+        about: "a guest under KVM traces itself after the attachment: other functions as ever; of ours its ftrace says that it fails, and the guest goes on",
+        tier: Tier::Weekly { why: "shows a documented limit, under two layers of emulation" },
+        needs: NESTED,
+        seconds: 200,
+        run: kvm_traced::kvm_traced,
     },
     Test {
         name: "introspect-port",

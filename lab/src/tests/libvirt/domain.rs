@@ -200,7 +200,11 @@ fn pause(host: &Host, domain: &Domain<'_>) -> anyhow::Result<String> {
     ))
 }
 
-fn compare(host: &Host, guest: &mut GuestReader, has_driver: bool) -> anyhow::Result<Worst> {
+pub(super) fn compare(
+    host: &Host,
+    guest: &mut GuestReader,
+    has_driver: bool,
+) -> anyhow::Result<Worst> {
     let page = HostPage::open(host.directory())?;
     let offset = offset(host, NAME)?;
     let mut worst = Worst::default();

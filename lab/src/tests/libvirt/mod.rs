@@ -2,6 +2,7 @@
 
 pub(crate) mod domain;
 mod hook;
+mod saves;
 
 use crate::scenario::Need::{Apt, Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
@@ -69,6 +70,22 @@ const TESTS: &[Test] = &[
         ],
         seconds: 90,
         run: domain::migrate,
+    },
+    Test {
+        name: "libvirt-saves",
+        about: "virsh managedsave and snapshot-create, with timevisord and without, by both deliveries: right, unknown, or refused",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Apt("libvirt-daemon-system"),
+            Apt("libvirt-clients"),
+            Apt("qemu-utils"),
+        ],
+        seconds: 120,
+        run: saves::saves,
     },
     Test {
         name: "libvirt-hook",
