@@ -122,7 +122,7 @@ fn start(
     let mut random = 1;
     while members.iter().any(|member| member.vouched.is_none()) {
         interrupt::check()?;
-        interrupt::in_time(began.elapsed() < PATIENCE, || unsettled(&members))?;
+        ensure!(began.elapsed() < PATIENCE, "{}", unsettled(&members));
         step(&mut members, counter, nominal, began, &mut random)?;
     }
     let cpu = daemon_cpu(host)?.saturating_sub(cpu);

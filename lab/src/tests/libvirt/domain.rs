@@ -49,18 +49,12 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
     let program = ctx.program("timevisor-lab-guest", "lab-reader")?;
     let image = ctx.image(&kernel)?.program(&program).snippet(reader::SNIPPET);
     let initramfs = image.write(&ctx.path(&format!("{delivery}.cpio")))?;
-    let hook_script = workspace()?.join("packaging/libvirt-qemu-hook");
     let paused = delivery == "vmclock";
     let side = |number: u8| -> anyhow::Result<(Libvirt, Host, String)> {
         let mut host = Host::further(ctx, &format!("{delivery}-{number}"))?;
         host.start(&ntp_reference(&server.address().ip().to_string()))?;
         host.wait_synchronized(200)?;
-        let hook = format!(
-            "#!/bin/sh\nexport TIMEVISOR={} TIMEVISOR_RUN={}\nexec {} \"$@\"\n",
-            host.cli_program().display(),
-            host.directory().display(),
-            hook_script.display()
-        );
+        let hook = hook_of(&host)?;
         let log_dir = ctx.path(&format!("libvirt-{delivery}-{number}"));
         let libvirt = Libvirt::start_host(qemu, &log_dir, number, Some(&hook))?;
         let memory = MEMORY_MIB.to_string();
@@ -120,6 +114,16 @@ fn migrate_by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<Stri
         libvirt_b.version()?,
         before.text(),
         after.text()
+    ))
+}
+
+/// The hook that we ship, as a libvirtd beside this host's timevisord has it.
+pub(super) fn hook_of(host: &Host) -> anyhow::Result<String> {
+    Ok(format!(
+        "#!/bin/sh\nexport TIMEVISOR={} TIMEVISOR_RUN={}\nexec {} \"$@\"\n",
+        host.cli_program().display(),
+        host.directory().display(),
+        workspace()?.join("packaging/libvirt-qemu-hook").display()
     ))
 }
 

@@ -7,11 +7,10 @@
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::domain::compare;
+use super::domain::{compare, hook_of};
 use crate::command;
 use crate::host::{Host, mentions, ntp_reference};
 use crate::libvirt::{Definition, Domain, Libvirt};
-use crate::programs::workspace;
 use crate::qemu::Qemu;
 use crate::reader::{self, GuestReader};
 use crate::scenario::Context;
@@ -41,12 +40,7 @@ fn by(ctx: &Context, qemu: &Qemu, delivery: &str) -> anyhow::Result<String> {
     let mut host = Host::further(ctx, &format!("host-{delivery}"))?;
     host.start(&ntp_reference(&server.address().ip().to_string()))?;
     host.wait_synchronized(200)?;
-    let hook = format!(
-        "#!/bin/sh\nexport TIMEVISOR={} TIMEVISOR_RUN={}\nexec {} \"$@\"\n",
-        host.cli_program().display(),
-        host.directory().display(),
-        workspace()?.join("packaging/libvirt-qemu-hook").display()
-    );
+    let hook = hook_of(&host)?;
     let log_dir = ctx.path(&format!("libvirt-{delivery}"));
     let libvirt = Libvirt::start_host(qemu, &log_dir, 1, Some(&hook))?;
     let memory = MEMORY_MIB.to_string();
