@@ -196,6 +196,13 @@ pub(crate) const ALL: &[Experiment] = &[
         smoke: None,
     },
     Experiment {
+        name: "kairos-early",
+        about: "what jobs that complete early leave of a reservation to an ordinary program on the same core",
+        minutes: 2,
+        run: kairos::early::run,
+        smoke: None,
+    },
+    Experiment {
         name: "kairos-edf",
         about: "the same as published: EDF, 20 sets of 20 to 60 tasks for each point; written, and not run so far",
         minutes: 40,

@@ -37,5 +37,7 @@ pub mod qemu;
 pub mod transit;
 pub mod vcpus;
 pub mod vm;
+#[cfg(test)]
+mod vm_tests;
 
 pub use vm::Vm;

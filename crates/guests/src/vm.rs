@@ -483,6 +483,12 @@ impl Vm {
         }
     }
 
+    /// Whether it waits for a migration; `None` until QEMU has said so ([`Self::await_word`]).
+    #[must_use]
+    pub fn awaits(&self) -> Option<bool> {
+        (!self.is_unheard).then_some(self.transit == Transit::Incoming)
+    }
+
     /// Whether it was started for a migration that has come, by QEMU's own word.
     #[must_use]
     pub fn has_arrived(&self) -> bool {

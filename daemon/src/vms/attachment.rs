@@ -48,7 +48,11 @@ impl Vms {
             let qemu = self.helpers.examine_now(user, process, AT_START);
             let resumed = qemu.map_err(anyhow::Error::msg).and_then(|qemu| {
                 self.judge_again(&entry.name, entry.added, &qemu)?;
-                let again = if entry.awaited { Again::Awaited } else { Again::Yes };
+                let again = match entry.awaited {
+                    Some(true) => Again::Awaited,
+                    Some(false) => Again::Yes,
+                    None => Again::Unsaid,
+                };
                 let index =
                     self.attach(qemu, &entry.name, entry.time_type, monitor, clock, again)?;
                 let served = &mut self.served[index];
@@ -155,7 +159,12 @@ impl Vms {
         // What is asked already is about a VM that was served before.
         self.asked.retain(|_, about| !matches!(about, About::Vm(of, _) if *of == process));
         let scale = timescale(time_type);
-        let known = self.publication.as_ref().map(host_update).filter(|_| again == Again::Yes);
+        // TCG's own words say whether it runs; KVM's counter always does.
+        let is_unheard = matches!(again, Again::No | Again::Unsaid)
+            && qemu.command_line.incoming
+            && qemu.accelerator != Accelerator::Tcg;
+        let goes_on = matches!(again, Again::Yes | Again::Unsaid) && !is_unheard;
+        let known = self.publication.as_ref().map(host_update).filter(|_| goes_on);
         let mut vm = match known {
             Some(known) => {
                 let now = (&known, &clock.counter);
@@ -172,14 +181,10 @@ impl Vms {
                 vm.change_timescale(scale, host);
             }
         }
-        let is_incoming = vm.qemu.command_line.incoming;
-        match again {
-            Again::Awaited => vm.await_arrival(),
-            // TCG's own words say whether it runs; KVM's counter always does.
-            Again::No if is_incoming && vm.qemu.accelerator != Accelerator::Tcg => {
-                vm.await_word(UNHEARD_OF);
-            }
-            Again::No | Again::Yes => {}
+        if again == Again::Awaited {
+            vm.await_arrival();
+        } else if is_unheard {
+            vm.await_word(UNHEARD_OF);
         }
         self.lives += 1;
         vm.look();
@@ -217,9 +222,12 @@ impl Vms {
 /// Whether an earlier daemon served this VM, whose guest reads its page already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Again {
+    /// It did, and by QEMU's word the VM had arrived, or never waited.
     Yes,
     /// It did, and the VM waited for a migration.
     Awaited,
+    /// It did, and did not know whether the VM waited for one.
+    Unsaid,
     No,
 }
 

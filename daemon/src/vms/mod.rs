@@ -206,7 +206,7 @@ impl Vms {
                 time_type: time_type(&served.vm),
                 qmp: qmp.map(Path::to_owned),
                 resume: wanted.is_some_and(|wanted| wanted.resume),
-                awaited: *served.vm.transit() == Transit::Incoming,
+                awaited: served.vm.awaits(),
                 elapsed_since: served.elapsed_since.and_then(requests::elapsed_since),
                 added: served.added,
             })

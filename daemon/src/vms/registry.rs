@@ -26,9 +26,10 @@ pub struct Entry {
     /// Root wants it to run as soon as its page is right.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume: bool,
-    /// It waited for a migration.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub awaited: bool,
+    /// Whether it waited for a migration; nothing where QEMU had not said so, and in lists of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaited: Option<bool>,
     /// From when its age goes on once it has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_since: Option<ElapsedSince>,
@@ -111,7 +112,7 @@ mod tests {
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
             resume: true,
-            awaited: true,
+            awaited: Some(true),
             elapsed_since: Some(ElapsedSince { tai_ns: 5, within_ns: 6 }),
             added: Some(Owner::user(4001)),
         };
@@ -135,7 +136,7 @@ mod tests {
             time_type: TimeType::Utc,
             qmp: Some(PathBuf::from("/run/x")),
             resume: true,
-            awaited: true,
+            awaited: Some(true),
             elapsed_since: Some(ElapsedSince { tai_ns: 5, within_ns: 6 }),
             added: Some(Owner::user(4001)),
         };

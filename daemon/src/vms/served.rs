@@ -59,10 +59,9 @@ impl Served {
 
     /// What a later daemon would have to do, too: to resume it, to say from when its age goes on, and to
     /// say nothing before it has arrived.
-    pub(super) fn pending(&self) -> (bool, bool, bool) {
+    pub(super) fn pending(&self) -> (bool, bool, Option<bool>) {
         let resume = self.speaks_through().is_some_and(|(_, wanted)| wanted.resume);
-        let is_awaited = *self.vm.transit() == Transit::Incoming;
-        (resume, self.elapsed_since.is_some(), is_awaited)
+        (resume, self.elapsed_since.is_some(), self.vm.awaits())
     }
 
     /// Has a helper speak through a connection.

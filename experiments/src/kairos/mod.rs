@@ -7,9 +7,11 @@
 //! | `latency.rs` | figure 6 in an emulated guest |
 //! | `latency_kvm.rs` | figure 6 under KVM |
 //! | `satisfaction.rs` | figures 7 and 8, table I in an emulated guest |
+//! | `early.rs` | what jobs that complete early leave to others |
 //! | `attached.rs` | introspection for a limited time |
 
 mod attached;
+pub(super) mod early;
 pub(super) mod latency;
 pub(super) mod latency_kvm;
 pub(super) mod satisfaction;
