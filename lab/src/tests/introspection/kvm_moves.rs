@@ -56,16 +56,16 @@ pub(crate) fn kvm_moves(ctx: &Context) -> anyhow::Result<String> {
     ))
 }
 
-/// Where the guest's kernel has its text, and how long it is.
+/// Where the guest's memory has its kernel's text, and how long it is. QEMU now and then cannot look a
+/// virtual address up in a guest that runs under two layers of emulation ("Invalid addr"), so the text is
+/// read by its physical one.
 fn text_of(host: &mut NestedHost) -> anyhow::Result<(u64, u64)> {
-    let said = host.inner_sh(VM, "grep -E \" (_stext|_etext)$\" /proc/kallsyms", PATIENCE)?;
-    let address = |name: &str| {
-        let line = said.lines().find(|line| line.trim_end().ends_with(name))?;
-        u64::from_str_radix(line.split_whitespace().next()?, 16).ok()
-    };
-    let (from, to) = address("_stext").zip(address("_etext")).with_context(|| said.clone())?;
+    let said = host.inner_sh(VM, "grep \"Kernel code\" /proc/iomem", PATIENCE)?;
+    let (from, to) = said.split_once(':').unwrap_or_default().0.trim().split_once('-').unzip();
+    let address = |text: Option<&str>| u64::from_str_radix(text.unwrap_or_default(), 16).ok();
+    let (from, to) = address(from).zip(address(to)).with_context(|| said.clone())?;
     ensure!(from > 0 && to > from, "no addresses: {said}");
-    Ok((from, to - from))
+    Ok((from, to - from + 1))
 }
 
 /// Saves the text of a guest's kernel into a file.
@@ -75,9 +75,8 @@ fn save(
     file: &str,
     (val, size): (u64, u64),
 ) -> anyhow::Result<()> {
-    // QEMU's number is signed.
-    let what = serde_json::json!({"val": val.cast_signed(), "size": size, "filename": file});
-    host.execute(name, "memsave", &what).map(drop)
+    let what = serde_json::json!({"val": val, "size": size, "filename": file});
+    host.execute(name, "pmemsave", &what).map(drop)
 }
 
 /// How many bytes of it differ from before.
