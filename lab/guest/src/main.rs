@@ -12,6 +12,7 @@
 //!   is when the page has another marker or says that the time is unknown. Whatever the disruption
 //!   marker says, no known time may be before another. Reports the readings on both sides of the
 //!   marker's change.
+//! - `resumes COUNT SECONDS`: how long the guest runs after each resume until its page vouches again.
 //! - `watch THOUSANDS`: this many thousand reads across a snapshot, which sets the guest itself
 //!   back and changes its clocks arbitrarily. Reports the first and the last reading of every
 //!   stretch in which the time was known without a break.
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod record;
+mod resumes;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -59,7 +61,7 @@ fn main() -> Result<()> {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         }
-        if line.starts_with("journey") || line.starts_with("watch") {
+        if ["journey", "watch", "resumes"].iter().any(|word| line.starts_with(word)) {
             // From here on, the host may migrate or stop the guest.
             writer.write_all(b"{\"begun\":true}\n")?;
         }
@@ -94,6 +96,11 @@ fn answer(request: &str, reader: &GuestReader, phc: Option<&Phc>) -> Value {
             let longest = words.next().and_then(|seconds| seconds.parse().ok());
             let longest = longest.map_or(LONGEST_JOURNEY, Duration::from_secs);
             journey(reader, millis.parse().unwrap_or(1000), longest)
+        }
+        (Some("resumes"), Some(count)) => {
+            let longest = words.next().and_then(|seconds| seconds.parse().ok());
+            let longest = longest.map_or(LONGEST_JOURNEY, Duration::from_secs);
+            resumes::resumes(reader, count.parse().unwrap_or(1), longest)
         }
         (Some("watch"), Some(thousands)) => watch(reader, thousands.parse().unwrap_or(1000)),
         (Some("updates"), Some(seconds)) => updates(reader, seconds.parse().unwrap_or(1)),

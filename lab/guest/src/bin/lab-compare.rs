@@ -6,12 +6,14 @@
 //! request and before the answer. `lab-compare qmp SOCKET COMMAND [ARGUMENTS]` runs one QMP command
 //! (its arguments are JSON); `lab-compare sh SOCKET LINE` runs one shell line in a guest that
 //! serves its lab port there. `lab-compare ask SOCKET REQUEST` asks a guest's reader, and `lab-compare
-//! answer SOCKET` waits for what a guest says that arrives there.
+//! answer SOCKET` waits for what a guest says that arrives there. `lab-compare naps TIMES` sleeps for 1 ms, and
+//! prints how late this host woke it up.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use comparison::{Worst, compare};
@@ -36,6 +38,7 @@ fn main() -> Result<()> {
         ["ask", socket, request] => {
             println!("{}", GuestReader::connect(Path::new(socket))?.ask(request)?);
         }
+        ["naps", times] => println!("{}", naps(times.parse()?)),
         ["answer", socket] => println!("{}", answer(socket)?),
         [directory, socket, offset, times] => {
             let page = HostPage::open(Path::new(directory))?;
@@ -52,7 +55,7 @@ fn main() -> Result<()> {
         }
         _ => bail!(
             "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND [ARGUMENTS] | sh SOCKET LINE | \
-             ask SOCKET REQUEST | answer SOCKET"
+             ask SOCKET REQUEST | answer SOCKET | naps TIMES"
         ),
     }
     Ok(())
@@ -107,6 +110,16 @@ fn qmp(socket: &str, command: &str, arguments: Value) -> Result<Value> {
         };
     }
     Ok(result)
+}
+
+fn naps(times: u32) -> Value {
+    let nap = Duration::from_millis(1);
+    let late = |_| {
+        let began = Instant::now();
+        std::thread::sleep(nap);
+        (began.elapsed() - nap).as_secs_f64() * 1e6
+    };
+    json!({"late_us": (0..times).map(late).collect::<Vec<_>>()})
 }
 
 /// How often 40 s may pass without an answer.

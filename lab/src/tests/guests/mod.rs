@@ -9,6 +9,7 @@ pub(crate) mod hold_cycles;
 pub(crate) mod hotplug;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
+pub(crate) mod kvm_resumes;
 pub(crate) mod leap;
 pub(crate) mod many;
 pub(crate) mod owners;
@@ -357,6 +358,14 @@ const TESTS: &[Test] = &[
         needs: NESTED,
         seconds: 300,
         run: kvm::nested_states,
+    },
+    Test {
+        name: "kvm-nested-resumes",
+        about: "under real KVM (itself under TCG) 100 times stop and cont (CYCLES): how long until the page vouches",
+        tier: Tier::Weekly { why: "an inner guest that is emulated twice hangs now and then" },
+        needs: NESTED,
+        seconds: 400,
+        run: kvm_resumes::kvm_resumes,
     },
     Test {
         name: "kvm-nested-reset",
