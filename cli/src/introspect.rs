@@ -24,6 +24,7 @@ use timevisor_protocols::control::{
 };
 
 use crate::connection::{ask, unexpected};
+use crate::reserve::overheads;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -217,8 +218,10 @@ fn task(text: &str) -> Result<IntrospectTask> {
 fn attach(directory: &Path, options: &Attach) -> Result<IntrospectAttach> {
     let image = options.image.as_deref().map(|path| image(directory, path)).transpose()?;
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let host = options.reserve.then(|| overheads::Options::default().known()).transpose()?;
     let reserve = IntrospectReserve {
         period_ns: options.period.map(ns),
+        overheads: host.map(|host| host.told()),
         alone: options.alone,
         tasks: options.tasks.clone(),
     };

@@ -41,6 +41,8 @@ pub struct Apply {
     /// With --plan: the reservation's period; by default the one that costs least
     #[arg(long, value_name = "SPAN", value_parser = span, requires = "plan")]
     period: Option<Duration>,
+    #[command(flatten)]
+    host: super::overheads::Options,
     /// The budget is there within this after the beginning of a period [default: the period]
     #[arg(long, value_name = "SPAN", value_parser = span)]
     deadline: Option<Duration>,
@@ -181,7 +183,7 @@ fn recommended(path: &Path, options: &Apply) -> Result<Budget> {
         period: options.period.map(ns),
         budget: None,
         sharing: if options.alone { Sharing::Alone } else { Sharing::Shared },
-        tick: ns(super::TICK),
+        overheads: options.host.known()?.overheads,
         switch: ns(super::SWITCH),
     };
     let plan::Plan::Found(found) = plan::make(&set, &question)? else {

@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | `file.rs` | the task file |
 //! | `plan.rs` | from tasks to a [`plan::Plan`] |
+//! | `overheads.rs` | what the host takes from reservations |
+//! | `measure.rs` | measuring that |
 //! | `text.rs` | a plan in words |
 //! | `plot.rs` | its supply and demand as a picture |
 //! | `held.rs` | asking timevisord: apply, list, release |
@@ -12,7 +14,9 @@
 
 mod file;
 mod held;
+mod measure;
 mod missed;
+pub mod overheads;
 mod plan;
 mod plot;
 #[cfg(test)]
@@ -33,6 +37,8 @@ use timevisor_schedule::synthesis::{Search, Sharing};
 pub enum Command {
     /// Compute the least budget in which the tasks of a file meet their deadlines; changes nothing
     Plan(PlanOptions),
+    /// Measure what this host takes from reservations: its tick, late timers, interrupts
+    Measure(measure::Options),
     /// Reserve processor time for a VM's vCPU, or change what it has
     Apply(held::Apply),
     /// List reservations
@@ -65,9 +71,8 @@ pub struct PlanOptions {
     /// (docs/explanation/real-time.md)
     #[arg(long, conflicts_with = "alone")]
     aligned: bool,
-    /// The host's timer tick, which enforces budgets (1 / CONFIG_HZ)
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "4ms")]
-    tick: Duration,
+    #[command(flatten)]
+    host: overheads::Options,
     /// What a switch into the reservation takes, for choosing the period
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "50us")]
     switch: Duration,
@@ -83,6 +88,7 @@ pub struct PlanOptions {
 pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
     match command {
         Command::Plan(options) => return make_plan(options),
+        Command::Measure(options) => measure::run(options)?,
         Command::Apply(options) => held::apply(directory, options)?,
         Command::List(options) => held::list(directory, options)?,
         Command::Missed(options) => missed::run(directory, options)?,
@@ -97,16 +103,17 @@ fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
     if options.vcpus > 1 {
         return make_plans(&set, options);
     }
-    let plan = plan::make(&set, &options.question())?;
+    let host = options.host.known()?;
+    let plan = plan::make(&set, &options.question(&host))?;
     if let Some(path) = &options.plot
         && let Some(svg) = plot::svg(&set, &plan, options.sharing())
     {
         std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.json {
-        println!("{}", text::json(&set, &plan));
+        println!("{}", text::json(&set, &plan, &host));
     } else {
-        print!("{}", text::words(&set, &plan));
+        print!("{}", text::words(&set, &plan, &host));
     }
     Ok(if plan.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -114,7 +121,8 @@ fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
 /// One for each vCPU.
 fn make_plans(set: &TaskSet, options: &PlanOptions) -> Result<ExitCode> {
     let period = options.period.map(ns).context("--vcpus needs --period")?;
-    let search = Search::new(options.sharing());
+    let host = options.host.known()?;
+    let search = Search::new(options.sharing()).on_host(host.overheads);
     let shares = partition(set.tasks(), set.policy(), options.vcpus.into(), period, &search, MOST)
         .map_err(|task| {
             let vcpus = options.vcpus;
@@ -122,15 +130,15 @@ fn make_plans(set: &TaskSet, options: &PlanOptions) -> Result<ExitCode> {
         })?;
     let plans: Vec<_> = shares
         .iter()
-        .map(|share| Ok((&share.set, plan::make(&share.set, &options.question())?)))
+        .map(|share| Ok((&share.set, plan::make(&share.set, &options.question(&host))?)))
         .collect::<Result<_>>()?;
     let fit = plans.iter().all(|(_, plan)| plan.fits());
     if options.json {
-        let rows: Vec<_> = plans.iter().map(|(set, plan)| text::json(set, plan)).collect();
+        let rows: Vec<_> = plans.iter().map(|(set, plan)| text::json(set, plan, &host)).collect();
         println!("{}", serde_json::json!({"schedulable": fit, "vcpus": rows}));
     } else {
         for (vcpu, (set, plan)) in plans.iter().enumerate() {
-            print!("vCPU {vcpu}: {}", text::words(set, plan));
+            print!("vCPU {vcpu}: {}", text::words(set, plan, &host));
         }
     }
     Ok(if fit { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -145,12 +153,12 @@ impl PlanOptions {
         }
     }
 
-    fn question(&self) -> plan::Question {
+    fn question(&self, host: &overheads::Known) -> plan::Question {
         plan::Question {
             period: self.period.map(ns),
             budget: self.budget.map(ns),
             sharing: self.sharing(),
-            tick: ns(self.tick),
+            overheads: host.overheads,
             switch: ns(self.switch),
         }
     }
@@ -160,8 +168,7 @@ impl PlanOptions {
 /// recommended budget is above the least one.
 const MOST: u64 = 900;
 
-/// A tick of most distributions' kernels (CONFIG_HZ=250), and a switch into a reservation.
-const TICK: Duration = Duration::from_millis(4);
+/// A switch into a reservation.
 const SWITCH: Duration = Duration::from_micros(50);
 
 fn ns(span: Duration) -> u64 {

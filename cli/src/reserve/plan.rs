@@ -2,12 +2,12 @@
 
 use anyhow::{Result, bail};
 use timevisor_schedule::synthesis::{Search, Sharing, candidate_periods};
-use timevisor_schedule::{Aligned, Reservation, TaskSet, Verdict};
+use timevisor_schedule::{Aligned, Overheads, Reservation, TaskSet, Verdict};
 
 /// Periods are looked for from here up, in these steps; ns. Shorter ones cost more switches than
 /// they save.
 const SHORTEST: u64 = 1_000_000;
-const STEP: u64 = 500_000;
+const STEPS: u64 = 500_000;
 /// A budget that a tick enforces is not much shorter than it should be if it has so many of them.
 const TICKS: u64 = 3;
 
@@ -17,7 +17,7 @@ pub struct Question {
     pub period: Option<u64>,
     pub budget: Option<u64>,
     pub sharing: Sharing,
-    pub tick: u64,
+    pub overheads: Overheads,
     pub switch: u64,
 }
 
@@ -26,21 +26,23 @@ pub struct Question {
 pub enum Plan {
     /// The least reservation, and what to take.
     Found(Box<Found>),
-    /// No reservation of this period (or of any) is enough.
-    TooMuch { period: Option<u64> },
-    /// What a given budget gives.
-    Judged { reservation: Reservation, verdict: Verdict },
+    /// No reservation of this period (or of any) is enough; this one would be on a host without overheads.
+    TooMuch { period: Option<u64>, in_theory: Option<Reservation> },
+    /// What a given budget gives on this host, and in theory.
+    Judged { reservation: Reservation, verdict: Verdict, in_theory: Verdict },
 }
 
 /// A reservation and what follows from it.
 #[derive(Debug)]
 pub struct Found {
+    /// In theory: on a host without overheads.
     pub least: Reservation,
+    /// On this host.
     pub recommended: Reservation,
     pub sharing: Sharing,
-    /// What happens with one ns less.
+    /// What happens in theory with one ns less.
     pub limit: Verdict,
-    /// Each task's worst response in the recommended one, ns.
+    /// Each task's worst response in the recommended one on this host, ns.
     pub responses: Vec<u64>,
     /// The greatest cost of each task there, ns.
     pub greatest: Vec<u64>,
@@ -69,9 +71,13 @@ impl Plan {
     }
 }
 
+/// Budgets are whole microseconds, so that they can be said.
+const STEP: u64 = 1000;
+
 pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
     let sharing = question.sharing;
-    let search = Search::new(sharing);
+    let theory = Search::new(sharing);
+    let here = theory.on_host(question.overheads);
     if let (Sharing::Aligned, Some(period)) = (sharing, question.period) {
         let possible = Reservation::alone(period, period)?;
         if !Aligned(possible).holds_for(set) {
@@ -85,31 +91,40 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
             Sharing::Alone | Sharing::Aligned => Reservation::alone(budget, period)?,
             Sharing::Shared => Reservation::shared(budget, period)?,
         };
-        let verdict = search.judge(set, reservation);
-        return Ok(Plan::Judged { reservation, verdict });
+        let (verdict, in_theory) = (here.judge(set, reservation), theory.judge(set, reservation));
+        return Ok(Plan::Judged { reservation, verdict, in_theory });
     }
-    let least = match question.period {
+    let period = match question.period {
         Some(0) => bail!("a period of 0 ns is none"),
-        Some(period) => {
-            let budget = search.least_budget(set, period);
-            budget.and_then(|budget| search.reservation(budget, period))
-        }
+        Some(period) => Some(period),
         None => {
-            let periods = candidate_periods(set, SHORTEST, STEP);
-            search.best_period(set, periods, question.switch, TICKS * question.tick)
+            let periods = candidate_periods(set, SHORTEST, STEPS);
+            let best = |search: &Search| {
+                let smallest = TICKS * question.overheads.tick;
+                search.best_period(set, periods.iter().copied(), question.switch, smallest)
+            };
+            best(&here).or_else(|| best(&theory)).map(|of| of.period())
         }
     };
-    let Some(least) = least else { return Ok(Plan::TooMuch { period: question.period }) };
-    // Where ticks leave no room, the whole period.
-    let whole = || search.reservation(least.period(), least.period()).unwrap_or(least);
-    let recommended = search.with_slack(set, least, question.tick).unwrap_or_else(whole);
-    let responses = match search.judge(set, recommended) {
+    let of = |search: &Search| {
+        let budget = search.least_budget(set, period?)?;
+        search.reservation(budget, period?)
+    };
+    let least = of(&theory);
+    let Some((least, recommended)) =
+        least.and_then(|least| Some((least, here.with_slack(set, least)?)))
+    else {
+        return Ok(Plan::TooMuch { period: question.period, in_theory: least });
+    };
+    let whole = recommended.budget().next_multiple_of(STEP).min(recommended.period());
+    let recommended = here.reservation(whole, recommended.period()).unwrap_or(recommended);
+    let responses = match here.judge(set, recommended) {
         Verdict::Schedulable(responses) => responses,
         _ => bail!("a larger budget is not enough where a smaller one is: please report this"),
     };
-    let greatest = search.greatest_costs(set, recommended).unwrap_or_default();
-    let limit = search
+    let greatest = here.greatest_costs(set, recommended).unwrap_or_default();
+    let limit = theory
         .reservation(least.budget() - 1, least.period())
-        .map_or(Verdict::NotKnown, |less| search.judge(set, less));
+        .map_or(Verdict::NotKnown, |less| theory.judge(set, less));
     Ok(Plan::Found(Box::new(Found { least, recommended, sharing, limit, responses, greatest })))
 }

@@ -20,7 +20,9 @@ pub fn svg(set: &TaskSet, plan: &Plan, sharing: Sharing) -> Option<String> {
             let supplies = vec![("least", found.least), ("recommended", found.recommended)];
             (supplies, limit(&found.limit))
         }
-        Plan::Judged { reservation, verdict } => (vec![("given", *reservation)], limit(verdict)),
+        Plan::Judged { reservation, verdict, .. } => {
+            (vec![("given", *reservation)], limit(verdict))
+        }
         Plan::TooMuch { .. } => return None,
     };
     // The task that would be late first; where none is said to be, the one that waits for all

@@ -7,28 +7,38 @@ use timevisor_schedule::demand::due_within;
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_schedule::{Reservation, Task, TaskSet, Verdict};
 
+use super::overheads::{self, Known};
 use super::plan::{Found, KERNEL_SHARE, Plan};
 
-pub fn words(set: &TaskSet, plan: &Plan) -> String {
+pub fn words(set: &TaskSet, plan: &Plan, host: &Known) -> String {
     let mut out = format!(
         "{} tasks want {:.1} % of a processor\n",
         set.tasks().len(),
         set.utilization() * 100.0
     );
     match plan {
-        Plan::Found(found) => found_words(&mut out, set, found),
-        Plan::TooMuch { period } => {
+        Plan::Found(found) => found_words(&mut out, set, found, host),
+        Plan::TooMuch { period, in_theory } => {
+            if let Some(of) = in_theory {
+                line(&mut out, &format!("in theory     {}", size(of)));
+                line(&mut out, &this_host(host));
+            }
             let in_period = period.map_or(String::new(), |ns| format!(" of {} ms", ms(ns)));
+            let here = if in_theory.is_some() { " here" } else { "" };
             line(
                 &mut out,
                 &format!(
-                    "not possible  no reservation{in_period} is enough, not even a whole processor's; give tasks to another vCPU, or make them shorter"
+                    "not possible  no reservation{in_period} is enough{here}, not even a whole processor's; give tasks to another vCPU, or make them shorter"
                 ),
             );
         }
-        Plan::Judged { reservation, verdict } => {
+        Plan::Judged { reservation, verdict, in_theory } => {
             line(&mut out, &format!("budget        {}", size(reservation)));
+            line(&mut out, &this_host(host));
             line(&mut out, &format!("verdict       {}", reason(set, verdict)));
+            if in_theory.is_schedulable() != verdict.is_schedulable() {
+                line(&mut out, &format!("in theory     {}", reason(set, in_theory)));
+            }
             if let Verdict::Schedulable(responses) = verdict {
                 table(&mut out, set, responses, &[]);
             }
@@ -37,7 +47,11 @@ pub fn words(set: &TaskSet, plan: &Plan) -> String {
     out
 }
 
-fn found_words(out: &mut String, set: &TaskSet, found: &Found) {
+fn this_host(host: &Known) -> String {
+    format!("this host     {} ({})", overheads::words(&host.overheads), host.from)
+}
+
+fn found_words(out: &mut String, set: &TaskSet, found: &Found, host: &Known) {
     let beside = match found.sharing {
         Sharing::Alone => "as the only reservation on its core",
         Sharing::Aligned => {
@@ -45,12 +59,13 @@ fn found_words(out: &mut String, set: &TaskSet, found: &Found) {
         }
         Sharing::Shared => "whatever else is reserved on the core",
     };
-    line(out, &format!("least budget  {}, {beside}", size(&found.least)));
+    line(out, &format!("in theory     {}, {beside}", size(&found.least)));
     line(out, &format!("why           with less, {}", reason(set, &found.limit)));
+    line(out, &this_host(host));
     line(
         out,
         &format!(
-            "recommended   {}: with a timer tick's delay, and at least 3 % more",
+            "recommended   {}: with what this host takes, and at least 3 % more than in theory",
             size(&found.recommended)
         ),
     );
@@ -64,6 +79,19 @@ fn found_words(out: &mut String, set: &TaskSet, found: &Found) {
         );
     }
     table(out, set, &found.responses, &found.greatest);
+    line(out, &format!("apply with    {}", apply(found)));
+}
+
+/// The command that reserves what is recommended.
+fn apply(found: &Found) -> String {
+    let span = |ns: u64| match ns {
+        ns if ns % 1_000_000 == 0 => format!("{}ms", ns / 1_000_000),
+        ns if ns % 1000 == 0 => format!("{}us", ns / 1000),
+        ns => format!("{ns}ns"),
+    };
+    let (budget, period) = (span(found.recommended.budget()), span(found.recommended.period()));
+    let alone = if found.sharing == Sharing::Shared { "" } else { " --alone" };
+    format!("timevisor reserve apply VM --budget {budget}/{period}{alone}")
 }
 
 fn line(out: &mut String, text: &str) {
@@ -123,7 +151,7 @@ fn ms(ns: u64) -> String {
 }
 
 /// As JSON, ns. Response times are by the tasks' names.
-pub fn json(set: &TaskSet, plan: &Plan) -> Value {
+pub fn json(set: &TaskSet, plan: &Plan, host: &Known) -> Value {
     let (mut out, responses, greatest): (Value, &[u64], &[u64]) = match plan {
         Plan::Found(found) => {
             let (least, recommended) = (&found.least, &found.recommended);
@@ -135,16 +163,21 @@ pub fn json(set: &TaskSet, plan: &Plan) -> Value {
                 "period_ns": recommended.period(),
                 "usual_kernels_admit": found.is_usual(),
                 "reason": format!("with less, {}", reason(set, &found.limit)),
+                "apply": apply(found),
             });
             (out, &found.responses, &found.greatest)
         }
-        Plan::TooMuch { period } => (json!({"period_ns": period}), &[], &[]),
-        Plan::Judged { reservation, verdict } => {
+        Plan::TooMuch { period, in_theory } => {
+            let least = in_theory.map(|of| of.budget());
+            (json!({"period_ns": period, "minimum_budget_ns": least}), &[], &[])
+        }
+        Plan::Judged { reservation, verdict, in_theory } => {
             let out = json!({
                 "budget_ns": reservation.budget(),
                 "deadline_ns": reservation.deadline(),
                 "period_ns": reservation.period(),
                 "reason": reason(set, verdict),
+                "schedulable_in_theory": in_theory.is_schedulable(),
             });
             (out, if let Verdict::Schedulable(all) = verdict { all } else { &[] }, &[])
         }
@@ -154,6 +187,11 @@ pub fn json(set: &TaskSet, plan: &Plan) -> Value {
             "name": task.name, "cost_ns": task.cost, "period_ns": task.period, "deadline_ns": task.deadline,
             "worst_response_ns": responses.get(index), "greatest_cost_ns": greatest.get(index),
         })
+    });
+    let taken = &host.overheads;
+    out["overheads"] = json!({
+        "tick_ns": taken.tick, "latency_ns": taken.latency, "interference_ppm": taken.interference_ppm,
+        "burst_ns": taken.burst, "from": host.from,
     });
     out["schedulable"] = plan.fits().into();
     out["tasks"] = tasks.collect();

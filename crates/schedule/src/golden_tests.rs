@@ -20,7 +20,7 @@ const RM: Policy = Policy::RateMonotonic;
 #[test]
 fn least_budgets_of_the_example() {
     let least = |policy, sharing, model| {
-        let search = Search { sharing, model, tick: 0 };
+        let search = Search { sharing, model, overheads: Overheads::default() };
         search.least_budget(&example(policy), 50 * MS).unwrap()
     };
     assert_eq!(least(RM, Sharing::Shared, Model::Worst), 32 * MS);
@@ -79,7 +79,7 @@ fn best_periods_of_the_example() {
 
 #[test]
 fn a_tick_costs_what_it_withholds() {
-    let search = Search { tick: 4 * MS, ..Search::new(Sharing::Alone) };
+    let search = Search::new(Sharing::Alone).on_host(Overheads::of_tick(4 * MS));
     let set = example(RM);
     let least = search.least_budget(&set, 50 * MS).unwrap();
     assert!(least > 26_666_667 && least <= 31 * MS, "{least}");
@@ -89,6 +89,21 @@ fn a_tick_costs_what_it_withholds() {
     let greatest = search.greatest_costs(&set, of).unwrap();
     let grown: Vec<u64> = greatest.iter().zip(set.tasks()).map(|(g, t)| g - t.cost).collect();
     assert!(grown.iter().any(|more| *more <= 1), "{grown:?}");
+}
+
+/// The paper's 28 of 50 ms on a host with a tick of 4 ms: tau2 would be done at 150 ms, when tau1 is released
+/// again. Nothing may be late by more.
+#[test]
+fn what_the_paper_reserves_leaves_exactly_a_tick() {
+    let set = example(RM);
+    let of = Reservation::alone(28 * MS, 50 * MS).unwrap();
+    let on = |overheads| Search::new(Sharing::Alone).on_host(overheads).judge(&set, of);
+    let tick = Overheads::of_tick(4 * MS);
+    assert_eq!(on(Overheads::default()), Verdict::Schedulable(vec![74 * MS, 146 * MS]));
+    assert_eq!(on(tick), Verdict::Schedulable(vec![78 * MS, 150 * MS]));
+    assert_eq!(on(Overheads { latency: 1, ..tick }), Verdict::Late(1));
+    assert_eq!(on(Overheads { interference_ppm: 1, ..tick }), Verdict::Late(1));
+    assert_eq!(on(Overheads { burst: 1, ..tick }), Verdict::Late(1));
 }
 
 #[test]
@@ -301,12 +316,13 @@ proptest! {
     fn searches_find_what_halving_finds(
         (tasks, policy) in many_tasks(),
         (sharing, linear, tick) in (0..4usize, prop::bool::weighted(0.2), 0..40u64),
+        (latency, interference_ppm, burst) in (0..9u64, 0..90_000u32, 0..9u64),
         (switch, smallest) in (0..40u64, 0..90u64),
     ) {
         let set = TaskSet::new(tasks, policy).unwrap();
         let sharing = [Sharing::Shared, Sharing::Shared, Sharing::Alone, Sharing::Aligned][sharing];
         let model = if linear { Model::Linear } else { Model::Worst };
-        let search = Search { sharing, model, tick };
+        let search = Search { sharing, model, overheads: Overheads { tick, latency, interference_ppm, burst } };
         let periods = candidate_periods(&set, 20, 97);
         let halved = |period: u64| {
             let fits = |budget| search.reservation(budget, period).is_some_and(|of| search.fits(&set, of));

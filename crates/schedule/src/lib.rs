@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | [`reservation`] | [`Reservation`]: budget, deadline, period, as sched_setattr(2) takes them |
 //! | [`supply`] | [`Supply`]: the minimum processor time in any interval |
+//! | [`overheads`] | [`Overheads`]: what a host takes from it |
+//! | [`measured`] | from what a host was seen to do to its overheads |
 //! | [`aligned`] | [`Aligned`]: the supply of a reservation whose replenishments are the releases |
 //! | [`task`] | [`Task`], [`TaskSet`], [`Policy`]; [`Overhead`] |
 //! | [`demand`] | the demand of tasks in an interval |
@@ -39,8 +41,10 @@ pub mod edf;
 pub mod edf_response;
 pub mod fixed_priority;
 mod horizon;
+pub mod measured;
 mod missed;
 mod moments;
+pub mod overheads;
 pub mod partition;
 pub mod reservation;
 mod search;
@@ -53,8 +57,9 @@ mod tester;
 pub mod verdict;
 
 pub use aligned::Aligned;
+pub use overheads::Overheads;
 pub use reservation::{InvalidReservation, Reservation};
-pub use supply::{Dedicated, Linear, Supply, Ticked, Worst};
+pub use supply::{Dedicated, Late, Linear, Supply, Ticked, Worst};
 pub use task::{InvalidTask, Overhead, Policy, Task, TaskSet};
 pub use verdict::{Verdict, judge};
 

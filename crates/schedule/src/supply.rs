@@ -131,6 +131,32 @@ impl<S: Supply> Supply for Ticked<S> {
     }
 }
 
+/// A supply that begins late: every replenishment and every wake-up may be this late, for instance
+/// because a timer is. Lateness does not add up, as SCHED_DEADLINE counts periods from when the
+/// replenishment was due (kernel/sched/deadline.c, `replenish_dl_entity`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Late<S> {
+    /// The supply without it.
+    pub supply: S,
+    /// ns.
+    pub by: u64,
+}
+
+impl<S: Supply> Supply for Late<S> {
+    fn within(&self, t: u64) -> u64 {
+        self.supply.within(t.saturating_sub(self.by))
+    }
+
+    fn time_for(&self, work: u64) -> u64 {
+        if work == 0 { 0 } else { self.supply.time_for(work).saturating_add(self.by) }
+    }
+
+    fn line(&self) -> Line {
+        let line = self.supply.line();
+        Line { delay: line.delay.saturating_add(self.by), ..line }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -152,7 +178,37 @@ mod tests {
         (0..t).filter(|at| runs(*at)).count() as u64
     }
 
+    /// Counts ns by ns what arrives at least in any interval of `t`, if each replenishment is up to `late` late
+    /// and the first `taken` of each budget is gone; of the supplies that a host can give, the worst ones.
+    fn arrives(of: &Reservation, late: u64, taken: u64, t: u64) -> u64 {
+        let (budget, deadline, period) = (of.budget(), of.deadline(), of.period());
+        // The first budget comes at once, as early as it can; the others as late as they can.
+        let first = |at: u64| (taken..budget).contains(&at);
+        let later = |at: u64| {
+            let start = deadline - budget + late;
+            let in_period = at.checked_sub(period + start).map(|since| since % period);
+            in_period.is_some_and(|since| (taken..budget).contains(&since))
+        };
+        (0..=budget)
+            .map(|from| (from..from + t).filter(|at| first(*at) || later(*at)).count() as u64)
+            .min()
+            .unwrap_or(0)
+    }
+
     proptest! {
+        #[test]
+        fn no_host_gives_less_than_is_promised_after_its_overheads(
+            of in reservation(),
+            (late, taken) in (0..50u64, 0..50u64),
+            t in 0..4000u64,
+        ) {
+            prop_assume!(taken < of.budget() && of.deadline() + late <= of.period());
+            let left = Reservation::new(of.budget() - taken, of.deadline(), of.period()).unwrap();
+            let promised = Late { supply: Worst(left), by: late }.within(t);
+            let given = arrives(&of, late, taken, t);
+            prop_assert!(promised <= given, "{promised} of {given}");
+        }
+
         #[test]
         fn supply_is_what_the_worst_case_gives(of in reservation(), t in 0..8000u64) {
             let supply = Worst(of);
@@ -161,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn the_inverse_is_the_shortest(of in reservation(), work in 0..5000u64, tick in 0..50u64) {
+        fn the_inverse_is_the_shortest(of in reservation(), work in 0..5000u64, tick in 0..50u64, late in 0..50u64) {
             fn check(supply: &impl Supply, work: u64) -> Result<(), TestCaseError> {
                 let t = supply.time_for(work);
                 prop_assert!(supply.within(t) >= work);
@@ -173,7 +229,9 @@ mod tests {
             }
             check(&Worst(of), work)?;
             check(&Linear(of), work)?;
-            check(&Ticked { supply: Worst(of), tick }, work)?;
+            let ticked = Ticked { supply: Worst(of), tick };
+            check(&ticked, work)?;
+            check(&Late { supply: ticked, by: late }, work)?;
             check(&Dedicated, work)?;
         }
     }

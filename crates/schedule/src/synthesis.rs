@@ -3,10 +3,11 @@
 //! enough for all.
 
 use crate::aligned::Aligned;
+use crate::overheads::Overheads;
 use crate::reservation::Reservation;
 pub use crate::search::last_that_fits;
 use crate::sensitivity::greatest_costs;
-use crate::supply::{Line, Linear, Supply, Ticked, Worst};
+use crate::supply::{Late, Line, Linear, Supply, Ticked, Worst};
 use crate::task::TaskSet;
 use crate::tester::Tester;
 use crate::verdict::{Verdict, fits, judge};
@@ -43,25 +44,31 @@ pub struct Search {
     pub sharing: Sharing,
     /// The supply model.
     pub model: Model,
-    /// 1 / HZ if budgets are enforced by the tick, else 0; ns. Nothing fits in a smaller budget.
-    pub tick: u64,
+    /// What the host takes from it. Nothing fits in a budget below a tick.
+    pub overheads: Overheads,
 }
 
 impl Search {
-    /// An exact search without tick losses.
+    /// An exact search on a host without overheads.
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
-        Self { sharing, model: Model::Worst, tick: 0 }
+        Self { sharing, model: Model::Worst, overheads: Overheads::default() }
     }
 
-    /// The budget to use if `least` is the minimum: it adds the tick loss and at least 3 %, because
-    /// the inputs were measured, up to the whole period. `None` if the tick makes any budget
-    /// insufficient.
+    /// The same on a host with these.
     #[must_use]
-    pub fn with_slack(&self, set: &TaskSet, least: Reservation, tick: u64) -> Option<Reservation> {
-        let ticked = Self { tick, ..*self }.least_budget(set, least.period())?;
+    pub fn on_host(self, overheads: Overheads) -> Self {
+        Self { overheads, ..self }
+    }
+
+    /// The budget to use on this host if `least` is the minimum in theory: the host's overheads are in it,
+    /// and at least 3 % more than in theory, because the tasks' costs were measured, up to the whole period.
+    /// `None` if the overheads make any budget insufficient.
+    #[must_use]
+    pub fn with_slack(&self, set: &TaskSet, least: Reservation) -> Option<Reservation> {
+        let here = self.least_budget(set, least.period())?;
         let slack = least.budget() + (least.budget() * SLACK).div_ceil(1000);
-        self.reservation(ticked.max(slack).min(least.period()), least.period())
+        self.reservation(here.max(slack).min(least.period()), least.period())
     }
 
     /// The reservation with this budget.
@@ -86,7 +93,7 @@ impl Search {
     }
 
     /// Its minimum supply for these tasks, if it is known.
-    fn on(&self, set: &TaskSet, of: Reservation) -> Option<Ticked<Modelled>> {
+    fn on(&self, set: &TaskSet, of: Reservation) -> Option<Delivered> {
         self.applies(set, of.period()).then(|| self.supply(of)).flatten()
     }
 
@@ -96,18 +103,30 @@ impl Search {
         self.sharing != Sharing::Aligned || self.reservation(period, period).is_some_and(aligned)
     }
 
-    fn supply(&self, of: Reservation) -> Option<Ticked<Modelled>> {
-        let supply = match (self.sharing, self.model) {
-            // A linear bound is of no use here, because the exact supply is just as simple.
-            (Sharing::Aligned, _) => Modelled::Aligned(Aligned(of)),
-            (_, Model::Worst) => Modelled::Worst(Worst(of)),
-            (_, Model::Linear) => Modelled::Linear(Linear(of)),
+    fn supply(&self, of: Reservation) -> Option<Delivered> {
+        let Overheads { tick, latency, burst, .. } = self.overheads;
+        let usable = self.overheads.left(of.budget());
+        if usable < tick.max(1) {
+            return None;
+        }
+        // A budget that comes at once is there when it was interrupted as much as it can be.
+        let at_once = of.deadline() == of.budget();
+        let deadline = if at_once { self.overheads.stretched(usable) } else { of.deadline() };
+        let left = Reservation::new(usable, deadline, of.period()).ok()?;
+        let (supply, late) = match (self.sharing, self.model) {
+            // A linear bound is of no use here, because the exact supply is just as simple. What is taken
+            // of a budget may be its beginning.
+            (Sharing::Aligned, _) => (Modelled::Aligned(Aligned(left)), deadline - usable),
+            (_, Model::Worst) => (Modelled::Worst(Worst(left)), 0),
+            (_, Model::Linear) => (Modelled::Linear(Linear(left)), 0),
         };
-        (of.budget() >= self.tick).then_some(Ticked { supply, tick: self.tick })
+        // What comes at once is missing once, as an overrun is.
+        let supply = Ticked { supply, tick: tick.saturating_add(burst) };
+        Some(Late { supply, by: latency.saturating_add(late) })
     }
 
     /// The supply as a function of the budget in a period.
-    fn supplies(&self, period: u64) -> impl Fn(u64) -> Option<Ticked<Modelled>> {
+    fn supplies(&self, period: u64) -> impl Fn(u64) -> Option<Delivered> {
         move |budget| self.supply(self.reservation(budget, period)?)
     }
 
@@ -172,6 +191,9 @@ impl Search {
         greatest_costs(set, &self.on(set, of)?)
     }
 }
+
+/// What arrives of a supply.
+type Delivered = Late<Ticked<Modelled>>;
 
 /// Any of the supplies.
 #[derive(Clone, Copy, Debug)]

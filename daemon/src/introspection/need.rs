@@ -4,10 +4,7 @@
 use timevisor_introspection::tasks::demand::{Declared, Demand, Order, Planned};
 use timevisor_protocols::control::IntrospectReserve;
 use timevisor_schedule::synthesis::{Search, Sharing};
-use timevisor_schedule::{Policy, Reservation, Task, TaskSet};
-
-/// 1 / CONFIG_HZ of most distributions' kernels.
-const TICK: u64 = 4_000_000;
+use timevisor_schedule::{Overheads, Policy, Reservation, Task, TaskSet};
 
 /// How a reservation follows a guest; times in ns.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,8 +15,8 @@ pub struct Rules {
     pub period: Option<u64>,
     /// Whether other reservations may share its core.
     pub sharing: Sharing,
-    /// The host's 1 / HZ.
-    pub tick: u64,
+    /// What the host takes.
+    pub overheads: Overheads,
 }
 
 /// The rules that the user asked for.
@@ -31,7 +28,13 @@ pub fn rules(asked: &IntrospectReserve) -> Rules {
         cost: task.cost_ns,
         period: task.period_ns,
     });
-    Rules { declared: declared.collect(), period: asked.period_ns, sharing, tick: TICK }
+    let overheads = asked.overheads.map_or(Overheads::UNMEASURED, |of| Overheads {
+        tick: of.tick_ns,
+        latency: of.latency_ns,
+        interference_ppm: of.interference_ppm,
+        burst: of.burst_ns,
+    });
+    Rules { declared: declared.collect(), period: asked.period_ns, sharing, overheads }
 }
 
 /// What a guest needs.
@@ -45,7 +48,7 @@ pub enum Need {
     TooMuch(String),
 }
 
-/// The smallest reservation that meets this demand, with slack for ticks.
+/// The smallest reservation that meets this demand on this host, with some slack.
 pub fn need(demand: Demand, rules: &Rules) -> Need {
     let (order, tasks) = match demand {
         Demand::Nothing => return Need::Nothing,
@@ -62,14 +65,15 @@ pub fn need(demand: Demand, rules: &Rules) -> Need {
     };
     let shortest = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(1);
     let period = rules.period.unwrap_or(shortest / 2).max(1);
-    let search = Search::new(rules.sharing);
-    let least = search.least_budget(&set, period).and_then(|b| search.reservation(b, period));
-    let with_slack = least.and_then(|least| search.with_slack(&set, least, rules.tick));
+    let theory = Search::new(rules.sharing);
+    let least = theory.least_budget(&set, period).and_then(|b| theory.reservation(b, period));
+    let here = theory.on_host(rules.overheads);
+    let with_slack = least.and_then(|least| here.with_slack(&set, least));
     with_slack.map_or_else(
         || {
             let (count, percent) = (set.tasks().len(), set.utilization() * 100.0);
             Need::TooMuch(format!(
-                "{count} tasks of {percent:.1} % fit in no reservation with a period of {} ms, ticks included",
+                "{count} tasks of {percent:.1} % fit in no reservation with a period of {} ms, what the host takes included",
                 period as f64 / 1e6
             ))
         },
@@ -87,8 +91,12 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const RULES: Rules =
-        Rules { declared: Vec::new(), period: None, sharing: Sharing::Alone, tick: 4 * MS };
+    const RULES: Rules = Rules {
+        declared: Vec::new(),
+        period: None,
+        sharing: Sharing::Alone,
+        overheads: Overheads::of_tick(4 * MS),
+    };
 
     fn planned(cost: u64, period: u64, blocking: u64) -> Planned {
         Planned { name: "1 rt".into(), cost, deadline: period, period, blocking }

@@ -25,6 +25,10 @@ use timevisor_lab::scenario::Context;
 const PERIOD: &str = "50ms";
 const PERIOD_NS: u64 = 50_000_000;
 
+/// A host that takes nothing: the paper's theory. The tables show it beside what was measured.
+const THEORY: [&str; 8] =
+    ["--tick", "0ms", "--latency", "0ms", "--interference", "0%", "--burst", "0ms"];
+
 /// The output of `reserve plan` for [`TASKS`] in a reservation; without a budget, for the minimum
 /// one.
 fn plan(ctx: &Context, host: &Host, budget: Option<&str>) -> anyhow::Result<Value> {
@@ -32,6 +36,7 @@ fn plan(ctx: &Context, host: &Host, budget: Option<&str>) -> anyhow::Result<Valu
     std::fs::write(&file, tasks_file()?)?;
     let file = file.display().to_string();
     let mut words = vec!["reserve", "plan", &file, "--alone", "--period", PERIOD, "--json"];
+    words.extend(THEORY);
     words.extend(budget.iter().flat_map(|budget| ["--budget", *budget]));
     // The exit status is 1 if the tasks do not fit.
     let out = host.cli_output(&words)?;

@@ -7,6 +7,7 @@
 //! | `change.rs` | a change of one setting, and how to undo it |
 //! | `release.rs` | whether a changed process still exists, and threads that it has started since |
 //! | `rt_group.rs` | cgroups without a SCHED_FIFO budget |
+//! | `sampling.rs` | what a core does to threads that precede everything on it |
 //! | `threads.rs` | the threads of a process, and the processor time each has received |
 //!
 //! What it does not do: choose. crates/reservation decides which thread gets what.
@@ -15,6 +16,7 @@ mod attributes;
 mod change;
 mod release;
 mod rt_group;
+pub mod sampling;
 mod threads;
 
 pub use attributes::{Attributes, Policy};

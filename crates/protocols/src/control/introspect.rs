@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::HostOverheads;
+
 /// Names a VM.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,6 +63,9 @@ pub struct IntrospectReserve {
     /// The needs of tasks with fixed priorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<IntrospectTask>,
+    /// What the host takes; absent: as of a host that nobody has measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overheads: Option<HostOverheads>,
 }
 
 /// The need of threads with this name under SCHED_FIFO or SCHED_RR, which a guest's kernel does not

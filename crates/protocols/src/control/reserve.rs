@@ -169,3 +169,17 @@ pub struct ReserveRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
+
+/// What a host takes from reservations (`timevisor reserve measure`); ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostOverheads {
+    /// The timer tick by which budgets are enforced; 0 where it does not.
+    pub tick_ns: u64,
+    /// How late a replenishment or a wake-up may be.
+    pub latency_ns: u64,
+    /// Of each budget, what interrupts take, in parts per million.
+    pub interference_ppm: u32,
+    /// How much more of it may come at once.
+    pub burst_ns: u64,
+}

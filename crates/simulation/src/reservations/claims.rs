@@ -4,7 +4,7 @@
 
 use timevisor_schedule::synthesis::{Model, Search, Sharing, last_that_fits};
 use timevisor_schedule::verdict::fits;
-use timevisor_schedule::{Aligned, Dedicated, Reservation, Verdict, Worst, judge};
+use timevisor_schedule::{Aligned, Dedicated, Overheads, Reservation, Verdict, Worst, judge};
 
 use super::sets::Case;
 
@@ -76,7 +76,7 @@ impl Claim {
     /// The search as production does it; `None` for the two claims without one.
     fn search(self, case: &Case) -> Option<Search> {
         let exact = |sharing| Some(Search::new(sharing));
-        let ticked = |sharing| Some(Search { tick: case.tick, ..Search::new(sharing) });
+        let ticked = |sharing| Some(Search::new(sharing).on_host(Overheads::of_tick(case.tick)));
         match self {
             Self::Dedicated | Self::Constrained => None,
             Self::Shared => exact(Sharing::Shared),
