@@ -45,6 +45,7 @@
 //! | [`event_fd`], [`timer_fd`] | a flag and a timer as descriptors |
 //! | [`process`] | /proc: processes with their users, files and mappings; other processes' memory, read only |
 //! | [`users`] | users by name |
+//! | [`topology`] | which processors share a core, are near in memory, or are left alone by the kernel |
 //! | [`scheduling`] | a thread's scheduling policy, and the processor time it has received |
 //! | `bpf` | RVEC (x86-64): reading ages, and with feature `bpf` the BPF programs that keep them |
 //! | [`elapsed_source`] | the source of elapsed time on this host, and why it was chosen |
@@ -96,6 +97,7 @@ pub mod stamps;
 pub mod state_file;
 pub mod tcp_listener;
 pub mod timer_fd;
+pub mod topology;
 pub mod truncation;
 pub mod udp;
 pub mod udp_server;

@@ -33,6 +33,32 @@ pub trait Restore {
     fn widen(&mut self, pid: u32, undone: &[Step<Self::Change>]);
 }
 
+/// A core that is online.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Core {
+    /// Its number.
+    pub number: usize,
+    /// The thread may run there as it is: its affinity and its cpuset have it.
+    pub is_allowed: bool,
+    /// The kernel puts nothing there by itself (isolcpus).
+    pub is_quiet: bool,
+    /// Its memory is as near as that of the processor on which the thread ran last.
+    pub is_near: bool,
+    /// The other hardware threads of the same core.
+    pub siblings: Vec<usize>,
+    /// Who else has set it apart.
+    pub taken: Option<String>,
+}
+
+impl Core {
+    /// One of which nothing is known.
+    #[must_use]
+    pub const fn plain(number: usize) -> Self {
+        let (is_allowed, is_quiet, is_near) = (true, false, true);
+        Self { number, is_allowed, is_quiet, is_near, siblings: Vec::new(), taken: None }
+    }
+}
+
 /// The host. All times are in ns.
 pub trait Host: Restore {
     /// The current time of a clock that never goes back and continues across restarts of the
@@ -45,8 +71,8 @@ pub trait Host: Restore {
     /// When the journal could not be replaced; it is unchanged, and nothing may be changed then.
     fn write(&mut self, held: &[Held<Self::Change>]) -> Result<(), String>;
 
-    /// The online cores, in ascending order.
-    fn online(&self) -> Vec<usize>;
+    /// The online cores, and what is known of them for a thread.
+    fn cores(&self, tid: u32) -> Vec<Core>;
 
     /// Plans the changes that implement a reservation, in order, when the cores `isolated` are
     /// already isolated. Changes nothing.

@@ -55,7 +55,7 @@ mod stall_recovery;
 pub use enforcement::release_all;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};
-pub use host::{Guests, Host, Restore, Severity, Unmade, Usage};
+pub use host::{Core, Guests, Host, Restore, Severity, Unmade, Usage};
 pub use machine::Reservations;
 pub use request::{Promise, Reason, Refusal, Request};
 pub use rows::Row;

@@ -148,8 +148,11 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             match enforcement::make(host, &self.book.held[index], from) {
                 Ok(None) => {
                     self.book.waiting.remove(waiting);
-                    let name = self.book.held[index].name();
-                    host.tell(Severity::Info, &format!("{name}: has its budget"));
+                    let held = &self.book.held[index];
+                    let of = Reservation::new(held.budget, held.deadline, held.period);
+                    let what = of.map_or_else(|_| "it".to_owned(), |of| said(&of, held.guarantee));
+                    let text = format!("{}: reserved {what}", held.name());
+                    host.tell(Severity::Info, &text);
                 }
                 Ok(Some(from)) => self.book.waiting[waiting].from = from,
                 // A VM has started in the meantime, and its cpusets joined the core to others; the
@@ -256,7 +259,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         let soft = request.soft_limits()?;
         let target = guests.vcpu(&request.vm, request.vcpu)?;
         let replaced = self.book.find(&request.vm, request.vcpu);
-        let guarantee = self.guarantee(request, replaced, &reservation, host)?;
+        let guarantees = self.guarantees(request, (target.tid, replaced), &reservation, host)?;
+        let guarantee = guarantees[0];
         let wanted = Wanted { target, reservation, guarantee };
         if let Some(index) = replaced
             && self.is_changeable(index, &wanted, host)
@@ -287,8 +291,27 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         if !request.dry_run {
             self.check_leaving(&wanted, after, host)?;
         }
-        let unsupported = |why: String| Refusal::new(Reason::Unsupported, why, after);
-        let changes = host.plan(&wanted, &self.book.isolated()).map_err(unsupported)?;
+        let mut refused = Vec::new();
+        for guarantee in guarantees {
+            let wanted = Wanted { target, reservation, guarantee };
+            match self.make_new(request, &wanted, soft, host) {
+                Ok(words) => return Ok(words),
+                Err(why) => refused.push(why),
+            }
+        }
+        Err(Refusal::new(Reason::Unsupported, refused.join("; "), after))
+    }
+
+    /// Plans and makes a reservation. On an error, nothing has changed, and the next core may do.
+    fn make_new<H: Host<Change = C>>(
+        &mut self,
+        request: &Request,
+        wanted: &Wanted,
+        soft: Option<(u64, u64)>,
+        host: &mut H,
+    ) -> Result<Vec<String>, String> {
+        let Wanted { target, reservation, guarantee } = *wanted;
+        let changes = host.plan(wanted, &self.book.isolated())?;
         let words = changes.iter().map(|(_, change)| change.to_string()).collect();
         if request.dry_run {
             return Ok(words);
@@ -311,8 +334,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             since: host.now(),
         };
         let name = held.name();
-        self.make(held, host).map_err(unsupported)?;
-        host.tell(Severity::Info, &format!("{name}: reserved {reservation:?}, {guarantee:?}"));
+        self.make(held, host)?;
+        // One that waits for its vCPU is said to be in force when it is.
+        if !self.book.waiting.iter().any(|waiting| waiting.tid == target.tid) {
+            let text = format!("{name}: reserved {}", said(&reservation, guarantee));
+            host.tell(Severity::Info, &text);
+        }
         Ok(words)
     }
 
@@ -373,22 +400,22 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         self.next_look = self.next_look.min(self.soft.next());
     }
 
-    /// What the host can guarantee, and on which core.
-    fn guarantee<H: Host<Change = C>>(
+    /// What the host can guarantee, and on which cores: at least one, the best first.
+    fn guarantees<H: Host<Change = C>>(
         &mut self,
         request: &Request,
-        replaced: Option<usize>,
+        (tid, replaced): (u32, Option<usize>),
         reservation: &Reservation,
         host: &mut H,
-    ) -> Result<Guarantee, Refusal> {
+    ) -> Result<Vec<Guarantee>, Refusal> {
         match request.promise {
-            Promise::Global => return Ok(Guarantee::Global),
-            Promise::Fifo => return Ok(Guarantee::Fifo),
-            Promise::Limit => return Ok(Guarantee::Limit),
+            Promise::Global => return Ok(vec![Guarantee::Global]),
+            Promise::Fifo => return Ok(vec![Guarantee::Fifo]),
+            Promise::Limit => return Ok(vec![Guarantee::Limit]),
             Promise::Core => {}
         }
-        match choose(&mut self.book, request, reservation, replaced, host) {
-            Choice::Core(core) => Ok(Guarantee::Core(core)),
+        match choose(&mut self.book, request, reservation, (tid, replaced), host) {
+            Choice::Cores(cores) => Ok(cores.into_iter().map(Guarantee::Core).collect()),
             Choice::MakeRoom(core) => {
                 if !request.dry_run {
                     let Self { soft, book, isolation, .. } = self;
@@ -432,5 +459,17 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     #[must_use]
     pub fn held(&self) -> &[Held<C>] {
         &self.book.held
+    }
+}
+
+/// A reservation in an operator's words.
+fn said(of: &Reservation, guarantee: Guarantee) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let (budget, period) = (ms(of.budget()), ms(of.period()));
+    match guarantee {
+        Guarantee::Core(core) => format!("{budget} ms of {period} ms on core {core}"),
+        Guarantee::Global => format!("{budget} ms of {period} ms on all cores"),
+        Guarantee::Fifo => "precedence (SCHED_FIFO), without a budget".to_owned(),
+        Guarantee::Limit => format!("at most {budget} ms of {period} ms"),
     }
 }

@@ -8,10 +8,10 @@ use timevisor_linux::clock::monotonic;
 use timevisor_linux::cpuset::{self, CpusetError, Cpusets};
 use timevisor_linux::crash_file::{CrashFile, CrashFileError};
 use timevisor_linux::scheduling::{self, Attributes, Change, Policy, processor_of, schedstat};
-use timevisor_linux::{affinity, scheduling::accounting_lag};
+use timevisor_linux::{affinity, scheduling::accounting_lag, topology};
 use timevisor_reservation::held::JOURNAL;
 use timevisor_reservation::{
-    Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
+    Core, Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
 };
 use timevisor_schedule::Reservation;
 
@@ -73,8 +73,23 @@ impl Host for LinuxHost {
         self.journal.write(&held.to_vec()).map_err(with_causes)
     }
 
-    fn online(&self) -> Vec<usize> {
-        affinity::online().unwrap_or_default()
+    fn cores(&self, tid: u32) -> Vec<Core> {
+        let online = affinity::online().unwrap_or_default();
+        // A thread that has ended is refused later, with a better reason.
+        let allowed = affinity::allowed_of(tid).unwrap_or_else(|_| online.clone());
+        let last = processor_of(tid, tid).ok();
+        let near = last.map(topology::neighbours).unwrap_or_default();
+        let quiet = topology::quiet();
+        let taken = Cpusets::find().map(|all| all.taken(&online)).unwrap_or_default();
+        let core = |number: usize| Core {
+            number,
+            is_allowed: allowed.contains(&number),
+            is_quiet: quiet.contains(&number),
+            is_near: near.is_empty() || near.contains(&number),
+            siblings: topology::siblings(number),
+            taken: taken.contains(&number).then(|| "another cgroup's partition".to_owned()),
+        };
+        online.into_iter().map(core).collect()
     }
 
     fn plan(

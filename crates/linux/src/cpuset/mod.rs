@@ -117,6 +117,17 @@ impl Cpusets {
         Ok(found)
     }
 
+    /// Of these processors, those that somebody's partition (cgroup v2) has taken from everybody else. With
+    /// cgroup v1 a plan names who has them.
+    #[must_use]
+    pub fn taken(&self, processors: &[usize]) -> Vec<usize> {
+        let effective = self.unified.then(|| read(&self.root.join("cpuset.cpus.effective")).ok());
+        let Some(left) = effective.flatten().and_then(|text| affinity::list(&text)) else {
+            return Vec::new();
+        };
+        processors.iter().copied().filter(|processor| !left.contains(processor)).collect()
+    }
+
     /// Our cgroups at the top that set processors apart now, whoever made them.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use timevisor_reservation::{
-    Guarantee, Guests, Held, Host, Level, Reason, Refusal, Restore, Severity, Step, Target, Unmade,
-    Usage, Wanted,
+    Core, Guarantee, Guests, Held, Host, Level, Reason, Refusal, Restore, Severity, Step, Target,
+    Unmade, Usage, Wanted,
 };
 use timevisor_schedule::Reservation;
 
@@ -114,8 +114,11 @@ impl Host for SimulatedHost {
         Ok(())
     }
 
-    fn online(&self) -> Vec<usize> {
-        (0..self.kernel.cores).collect()
+    fn cores(&self, tid: u32) -> Vec<Core> {
+        let allowed = self.kernel.threads.get(&tid).map(|thread| thread.allowed.clone());
+        let is_allowed = |core: &usize| allowed.as_ref().is_none_or(|all| all.contains(core));
+        let of = |core| Core { is_allowed: is_allowed(&core), ..Core::plain(core) };
+        (0..self.kernel.cores).map(of).collect()
     }
 
     /// The plan that crates/linux makes with cgroup v1.
