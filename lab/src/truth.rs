@@ -29,9 +29,16 @@ impl Truth {
     ) -> anyhow::Result<(T, Self)> {
         let from = bracket(counter, TRIES);
         let answer = ask()?;
-        let to = bracket(counter, TRIES);
+        Ok((answer, Self::between(from, bracket(counter, TRIES))?))
+    }
+
+    /// The line through two readings, for instance of another machine's clock.
+    ///
+    /// # Errors
+    /// When the counter went backwards.
+    pub fn between(from: Bracket, to: Bracket) -> anyhow::Result<Self> {
         ensure!(to.before > from.after, "the counter went back; is this machine's TSC usable?");
-        Ok((answer, Self { from, to }))
+        Ok(Self { from, to })
     }
 
     /// UTC in ns at this value of the machine's counter. A timestamp in whole ns was rounded down

@@ -32,10 +32,23 @@ pub fn host_with_guest(
     suite: &str,
     more: impl FnOnce(Image) -> anyhow::Result<Image>,
 ) -> anyhow::Result<NestedHost> {
+    host_with_guest_booted(ctx, suite, PERIODIC, more)
+}
+
+/// Like [`host_with_guest`], with these arguments for the host's kernel.
+///
+/// # Errors
+/// As [`host_with_guest`].
+pub(crate) fn host_with_guest_booted(
+    ctx: &Context,
+    suite: &str,
+    append: &str,
+    more: impl FnOnce(Image) -> anyhow::Result<Image>,
+) -> anyhow::Result<NestedHost> {
     let qemu = ctx.qemu_10()?;
     let kernels = [ctx.kernel(suite)?, ctx.kernel("trixie-backports")?];
     let mut host =
-        NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), PROCESSORS, PERIODIC, more)?;
+        NestedHost::boot_for(ctx, &qemu, &qemu, kernels.each_ref(), PROCESSORS, append, more)?;
     host.launch(VM, "vmclock", 2)?;
     host.qmp(VM, "cont")?;
     host.wait_ready(VM, 1)?;

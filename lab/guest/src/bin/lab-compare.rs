@@ -5,7 +5,8 @@
 //! how far OFFSET can be from the truth by causality alone: the guest reads its counter after the
 //! request and before the answer. `lab-compare qmp SOCKET COMMAND [ARGUMENTS]` runs one QMP command
 //! (its arguments are JSON); `lab-compare sh SOCKET LINE` runs one shell line in a guest that
-//! serves its lab port there. `lab-compare ask SOCKET REQUEST` asks a guest's reader, and `lab-compare
+//! serves its lab port there. `lab-compare clock RUN_DIRECTORY` reads the host's clock between two
+//! readings of the page's counter. `lab-compare ask SOCKET REQUEST` asks a guest's reader, and `lab-compare
 //! answer SOCKET` waits for what a guest says that arrives there. `lab-compare naps TIMES` sleeps for 1 ms, and
 //! prints how late this host woke it up.
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use comparison::{Worst, compare};
 use reader::{GuestReader, HostPage};
 use serde_json::{Value, json};
+use timevisor_linux::clock::bracket;
 
 // The same comparison code as in the lab's other tests.
 #[path = "../../../src/comparison.rs"]
@@ -40,6 +42,7 @@ fn main() -> Result<()> {
         }
         ["naps", times] => println!("{}", naps(times.parse()?)),
         ["answer", socket] => println!("{}", answer(socket)?),
+        ["clock", directory] => println!("{}", clock(directory)?),
         [directory, socket, offset, times] => {
             let page = HostPage::open(Path::new(directory))?;
             let mut guest = GuestReader::connect(Path::new(socket))?;
@@ -55,7 +58,7 @@ fn main() -> Result<()> {
         }
         _ => bail!(
             "usage: lab-compare RUN_DIRECTORY READER_SOCKET OFFSET TIMES | qmp SOCKET COMMAND [ARGUMENTS] | sh SOCKET LINE | \
-             ask SOCKET REQUEST | answer SOCKET | naps TIMES"
+             ask SOCKET REQUEST | answer SOCKET | clock RUN_DIRECTORY | naps TIMES"
         ),
     }
     Ok(())
@@ -120,6 +123,16 @@ fn naps(times: u32) -> Value {
         (began.elapsed() - nap).as_secs_f64() * 1e6
     };
     json!({"late_us": (0..times).map(late).collect::<Vec<_>>()})
+}
+
+/// Number of tries; the narrowest bracket is kept.
+const TRIES: usize = 10;
+
+fn clock(directory: &str) -> Result<Value> {
+    let page = HostPage::open(Path::new(directory))?;
+    let read = bracket(page.counter(), TRIES);
+    let realtime_ns = read.realtime.ceil_nanos();
+    Ok(json!({"before": read.before, "realtime_ns": realtime_ns, "after": read.after}))
 }
 
 /// How often 40 s may pass without an answer.

@@ -17,7 +17,7 @@ const SLACK_NS: i64 = 100_000_000;
 
 /// Processors of the emulated host. With two of them, which QEMU emulates in two threads, the host
 /// itself or its guest died now and then, so the guest's two vCPUs take turns on one.
-const PROCESSORS: u32 = 1;
+pub(super) const PROCESSORS: u32 = 1;
 
 /// Each delivery under real KVM.
 pub(crate) fn nested(ctx: &Context) -> anyhow::Result<String> {
@@ -167,12 +167,13 @@ fn make_disk(host: &mut NestedHost, name: &str) -> anyhow::Result<()> {
 }
 
 /// Values in KVM's debugfs for the VM of `row`.
-fn debugfs(host: &mut NestedHost, row: &Value, files: &str) -> anyhow::Result<Vec<i64>> {
+pub(super) fn debugfs(host: &mut NestedHost, row: &Value, files: &str) -> anyhow::Result<Vec<i64>> {
     let text = host.sh(&format!("cat /sys/kernel/debug/kvm/{}-*/{files}", row["pid"]))?;
     text.lines().map(|line| line.parse().with_context(|| format!("{files}: {text:?}"))).collect()
 }
 
-fn compare(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
+/// Compares 50 of the guest's readings with the host's page.
+pub(super) fn compare(host: &mut NestedHost, name: &str) -> anyhow::Result<String> {
     let worst = host.compare(name, 50)?;
     let slack = [0, 1].map(|n| worst["slack_ns"][n].as_i64().unwrap_or(i64::MIN));
     let limit = 0..SLACK_NS;

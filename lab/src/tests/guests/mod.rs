@@ -10,6 +10,7 @@ pub(crate) mod hotplug;
 pub(crate) mod ivshmem;
 pub(crate) mod kvm;
 pub(crate) mod kvm_resumes;
+pub(crate) mod kvm_suspend;
 pub(crate) mod leap;
 pub(crate) mod many;
 pub(crate) mod owners;
@@ -366,6 +367,16 @@ const TESTS: &[Test] = &[
         needs: NESTED,
         seconds: 400,
         run: kvm_resumes::kvm_resumes,
+    },
+    Test {
+        name: "kvm-nested-suspend",
+        about: "under real KVM (itself under TCG) a guest is suspended to RAM (S3) and woken: asleep its page says nothing, then every reading is right or unknown",
+        tier: Tier::Weekly {
+            why: "survive-suspend shows S3 in each run of tier all; this is its variant under two layers of emulation",
+        },
+        needs: NESTED,
+        seconds: 200,
+        run: kvm_suspend::suspend,
     },
     Test {
         name: "kvm-nested-reset",

@@ -10,6 +10,7 @@ pub(crate) mod kernels;
 pub(crate) mod kexec;
 pub(crate) mod kvm;
 pub(crate) mod kvm_cycles;
+pub(crate) mod kvm_losses;
 pub(crate) mod kvm_moves;
 pub(crate) mod kvm_traced;
 pub(crate) mod plugin;
@@ -188,6 +189,29 @@ const TESTS: &[Test] = &[
         needs: NESTED,
         seconds: 1800,
         run: kvm_cycles::kvm_cycles,
+    },
+    Test {
+        name: "introspect-kvm-losses",
+        about: "other kprobes and changes of BPF maps make the host's kernel skip our programs: seen and dropped are as many as the guest's calls",
+        tier: Tier::Weekly { why: "takes minutes under two layers of emulation" },
+        needs: NESTED,
+        seconds: 200,
+        run: kvm_losses::newest,
+    },
+    Test {
+        name: "introspect-kvm-losses-bookworm",
+        about: "the same on a host with Linux 6.1, which does not count what it skips: `introspect list` says so",
+        tier: Tier::Weekly { why: "takes minutes under two layers of emulation" },
+        needs: &[
+            Root,
+            Processors,
+            Fetched("busybox"),
+            Fetched("kernel:bookworm"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 200,
+        run: kvm_losses::bookworm,
     },
     Test {
         name: "introspect-kvm-moves",
