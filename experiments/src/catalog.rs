@@ -204,7 +204,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "kairos-edf",
-        about: "the same as published: EDF, 20 sets of 20 to 60 tasks for each point; written, and not run so far",
+        about: "the same as published: EDF, 20 sets of 20 to 60 tasks for each point",
         minutes: 40,
         run: kairos::satisfaction::run_edf,
         smoke: None,
