@@ -10,6 +10,7 @@
 //! | `text.rs` | a plan in words |
 //! | `plot.rs` | its supply and demand as a picture |
 //! | `held.rs` | asking timevisord: apply, list, release |
+//! | `top.rs` | the same: what each reservation uses now |
 //! | `missed.rs` | the same: why a job was late |
 
 mod file;
@@ -22,6 +23,7 @@ mod plot;
 #[cfg(test)]
 mod tests;
 mod text;
+mod top;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,6 +45,8 @@ pub enum Command {
     Apply(held::Apply),
     /// List reservations
     List(held::List),
+    /// Show what each reservation uses now, again and again
+    Top(top::Options),
     /// Print whether each reservation got what was promised
     Audit(held::List),
     /// Print why a job of a guest missed its deadline: the host, or the guest
@@ -91,6 +95,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
         Command::Measure(options) => measure::run(options)?,
         Command::Apply(options) => held::apply(directory, options)?,
         Command::List(options) => held::list(directory, options)?,
+        Command::Top(options) => top::run(directory, options)?,
         Command::Missed(options) => missed::run(directory, options)?,
         Command::Audit(options) => held::audit(directory, options)?,
         Command::Release(options) => return held::release(directory, options),

@@ -18,6 +18,8 @@ pub struct Row<'a, C> {
     pub age: u64,
     /// How long the thread has run since then, ns; `None` once it has ended.
     pub ran: Option<u64>,
+    /// How long the thread has been runnable without running since it began, ns.
+    pub waited: Option<u64>,
     /// The findings of the audit, and the largest deficit in one interval, ns; `None` before the
     /// first sample.
     pub audit: Option<(Tally, u64)>,
@@ -39,6 +41,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             held,
             age: now.saturating_sub(held.since),
             ran: usage.map(|usage| usage.ran.saturating_sub(held.ran)),
+            waited: usage.map(|usage| usage.waited),
             audit: self.book.audit.of(held.tid),
             problem: self.problem(held, host),
         }

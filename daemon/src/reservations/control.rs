@@ -68,6 +68,7 @@ pub fn row(of: Row<'_, Change>) -> ReserveRow {
         alone: held.alone,
         held_ns: of.age,
         ran_ns: of.ran,
+        waited_ns: of.waited,
         audit,
         problem: of.problem,
     }

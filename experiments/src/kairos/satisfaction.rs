@@ -105,7 +105,8 @@ fn measure(ctx: &Context, span: Duration, plan: &Plan) -> anyhow::Result<()> {
     guest.guest.sh(plan.first)?;
     let turns = turns(&guest.guest.sh("lab-rt calibrate")?)?;
     let ways = &WAYS[..3];
-    let seconds = (span.as_secs() / (PERCENT.len() * 2 * ways.len() * repeats) as u64).max(plan.least_s);
+    let seconds =
+        (span.as_secs() / (PERCENT.len() * 2 * ways.len() * repeats) as u64).max(plan.least_s);
     println!("  {}, {repeats} times {seconds} s each; deadlines met\n", plan.about);
     println!(
         "{:<12} {:>11} {:<28} {:>9} {:>21} {:>24}",

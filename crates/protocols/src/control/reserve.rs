@@ -162,6 +162,9 @@ pub struct ReserveRow {
     pub held_ns: u64,
     /// Processor time of the vCPU since then.
     pub ran_ns: Option<u64>,
+    /// How long its thread has been runnable without running since it began: out of budget, or behind others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ns: Option<u64>,
     /// Results of the one-second intervals since then; absent without a guarantee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<ReserveAudit>,
