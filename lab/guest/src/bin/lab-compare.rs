@@ -136,7 +136,7 @@ fn clock(directory: &str) -> Result<Value> {
 }
 
 /// How often 40 s may pass without an answer.
-const PATIENCE: u32 = 10;
+const PATIENCE: u32 = 30;
 
 fn answer(socket: &str) -> Result<Value> {
     let mut reader = GuestReader::connect(Path::new(socket))?;

@@ -29,10 +29,11 @@ pub(crate) fn kvm_resumes(ctx: &Context) -> anyhow::Result<String> {
     host.wait("its time", |host| Ok(host.vm(NAME)?["status"] == "synchronized"))?;
     let mut late = naps(&mut host)?;
 
-    host.sh(&format!("lab-compare answer /run/{NAME}.reader >/run/report 2>&1 & sleep 1"))?;
     let begun =
-        host.json(&format!("lab-compare ask /run/{NAME}.reader \"resumes {wanted} 600\""))?;
+        host.json(&format!("lab-compare ask /run/{NAME}.reader \"resumes {wanted} 1200\""))?;
     ensure!(begun["begun"] == true, "{begun}");
+    // QEMU has one connection at a time.
+    host.sh(&format!("lab-compare answer /run/{NAME}.reader >/run/report 2>&1 &"))?;
     for cycle in 1..=wanted {
         interrupt::check()?;
         host.qmp(NAME, "stop")?;
