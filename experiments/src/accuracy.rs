@@ -10,13 +10,13 @@ use timevisor_lab::scenario::Context;
 use super::paper::ERRORS;
 use super::pictures;
 use super::report::{self, Accuracy};
-use super::subject::Subject;
+use super::subject::{Options, Subject};
 use super::watch::{CLOCKS, Clock, Sample, watch};
 
 const NAME: &str = "quartzv-sync";
 
 pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
-    let mut subject = Subject::settled(ctx)?;
+    let mut subject = Subject::settled(ctx, Options::default())?;
     let samples = watch(&mut subject, Instant::now(), span)?;
     std::fs::write(ctx.path("samples.csv"), report::csv(&samples))?;
 
@@ -55,7 +55,7 @@ pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
 /// When a clock cannot be read, when a page's bounds do not contain the truth, or when host and
 /// guest do not read the same clock.
 pub fn smoke(ctx: &Context) -> anyhow::Result<String> {
-    let mut subject = Subject::start(ctx, "", &[])?;
+    let mut subject = Subject::start(ctx, Options::default())?;
     let samples = watch(&mut subject, Instant::now(), Duration::from_secs(15))?;
     let all = Accuracy::of_all(&samples);
     for a in &all {

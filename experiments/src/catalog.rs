@@ -99,7 +99,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "vebt-migration",
-        about: "a guest moves between two hosts: its page, and a chronyd inside it (Virtualize everything but time, figure 11)",
+        about: "a guest moves between two hosts: its page, a chronyd inside it, and the hosts' own clocks (Virtualize everything but time, figure 11)",
         minutes: 8,
         run: vebt::migration::run,
         smoke: None,
@@ -130,6 +130,34 @@ pub(crate) const ALL: &[Experiment] = &[
         about: "from the host's write of its clock to a guest's read of it, beside 0 to 4 busy programs (figure 10)",
         minutes: 2,
         run: vebt::update::run,
+        smoke: None,
+    },
+    Experiment {
+        name: "vebt-side",
+        about: "two daemons with one server, one with another, and a chronyd, side by side on a host (figure 2)",
+        minutes: 3,
+        run: vebt::side::run,
+        smoke: None,
+    },
+    Experiment {
+        name: "vebt-churn",
+        about: "a chronyd with a poll of its choice, and the page, in a guest while other guests come and go (figure 4)",
+        minutes: 5,
+        run: vebt::churn::run,
+        smoke: None,
+    },
+    Experiment {
+        name: "vebt-idle",
+        about: "exchanges, and the host's clock, while a processor without work halts, polls or spins (figures 6 and 8, table 1)",
+        minutes: 5,
+        run: vebt::idle::run,
+        smoke: None,
+    },
+    Experiment {
+        name: "vebt-counters",
+        about: "clocks synchronized inside two guests at once, by the TSC and by an emulated HPET (figure 7)",
+        minutes: 3,
+        run: vebt::counters::run,
         smoke: None,
     },
     Experiment {

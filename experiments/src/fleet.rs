@@ -65,9 +65,21 @@ impl Fleet {
         name: &str,
         arguments: &[String],
     ) -> anyhow::Result<Guest> {
+        let mut guest = self.begin(host, name, arguments)?;
+        guest.wait_for_line("LAB-READY", BOOT)?;
+        Ok(guest)
+    }
+
+    /// Starts a guest and registers it with timevisord; it then boots.
+    pub(super) fn begin(
+        &self,
+        host: &Host,
+        name: &str,
+        arguments: &[String],
+    ) -> anyhow::Result<Guest> {
         let qmp = host.directory().join(format!("{name}.qmp"));
         let socket = format!("unix:{},server=on,wait=off", qmp.display());
-        let mut guest = self
+        let guest = self
             .builder
             .clone()
             .name(name)
@@ -77,7 +89,6 @@ impl Fleet {
         let qmp = qmp.display().to_string();
         host.cli(&["vm", "add", "--qmp", &qmp, "--name", name, "--resume"])
             .with_context(|| format!("guest {name} is not served"))?;
-        guest.wait_for_line("LAB-READY", BOOT)?;
         Ok(guest)
     }
 }

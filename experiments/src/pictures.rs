@@ -21,6 +21,19 @@ pub(super) fn distribution(title: &str, samples: &[Sample]) -> String {
     lines(title, axes, series.into_iter().collect(), true)
 }
 
+/// The share of values that are at most this large, without the longest percent, for several sets.
+pub(super) fn shares(title: &str, axis: &str, sets: &[(String, &[f64])]) -> String {
+    let series = sets.iter().map(|(name, values)| {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let count = sorted.len().max(1) as f64;
+        // A logarithmic axis has no zero.
+        let points = sorted.iter().enumerate().map(|(n, v)| (v.max(0.1), (n + 1) as f64 / count));
+        Series { name: name.clone(), points: points.filter(|point| point.1 <= 0.99).collect() }
+    });
+    lines(title, [axis, "share within this"], series.collect(), true)
+}
+
 /// One clock's error and bounds over time, with dashed lines at `events`.
 pub(super) fn bounds(title: &str, samples: &[Sample], clock: Clock, events: &[f64]) -> String {
     // Most bounds must be readable; values beyond the range are drawn at the edge.
@@ -70,6 +83,12 @@ mod tests {
         let svg = distribution("title", &samples());
         assert!(svg.starts_with("<svg") && !svg.contains("NaN"), "{svg}");
         assert!(CLOCKS.iter().all(|clock| svg.contains(clock.title())), "{svg}");
+    }
+
+    #[test]
+    fn every_set_is_in_the_shares() {
+        let svg = shares("title", "us", &[("a".into(), &[0.0, 2.0]), ("b".into(), &[3.0, 1.0])]);
+        assert!(svg.contains(">a<") && svg.contains(">b<") && !svg.contains("NaN"), "{svg}");
     }
 
     #[test]

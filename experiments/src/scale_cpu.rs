@@ -10,7 +10,7 @@ use timevisor_lab::scenario::Context;
 
 use super::fleet::Fleet;
 use super::steps::{self, Step};
-use super::subject::Subject;
+use super::subject::{Options, Subject};
 use super::watch::watch;
 
 /// The paper uses 1 to 8 on 8 virtual cores. Here two guests already fill 2 cores, and more guests
@@ -20,7 +20,7 @@ const GUESTS: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
-    let mut subject = Subject::settled(ctx)?;
+    let mut subject = Subject::settled(ctx, Options::default())?;
     let fleet = Fleet::new(ctx, &["lab-load"])?;
     let each = span / u32::try_from(GUESTS.len())?;
     let epoch = Instant::now();

@@ -11,7 +11,7 @@ use timevisor_lab::scenario::Context;
 
 use super::fleet::Fleet;
 use super::steps::{self, Step};
-use super::subject::Subject;
+use super::subject::{Options, Subject};
 use super::watch::watch;
 
 /// As in the paper, up to 5 beside the measured one.
@@ -22,7 +22,7 @@ const PORT: u16 = 5001;
 const SETTLE: Duration = Duration::from_secs(4);
 
 pub(super) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
-    let mut subject = Subject::settled(ctx)?;
+    let mut subject = Subject::settled(ctx, Options::default())?;
     let _peer = serve(ctx, &subject)?;
     let mut guests = boot(ctx, &subject)?;
     let target = format!("{}:{PORT}", subject.server.address().ip());

@@ -22,9 +22,8 @@ use timevisor_lab::scenario::Context;
 
 use super::fleet::{Fleet, KERNEL};
 
-/// The guest's number on the [`Lan`]; others start at 1.
-const NUMBER: u8 = 0;
-const NAME: &str = "measured";
+/// Its number on the [`Lan`], where other guests start at 1, and its name.
+const FIRST: (u8, &str) = (0, "measured");
 /// Time limit for anything in the guest: everything takes several times as long there.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY_MIB: u32 = 256;
@@ -32,36 +31,102 @@ const MEMORY_MIB: u32 = 256;
 /// and inside the guest.
 const WARM_UP: Duration = Duration::from_secs(60);
 
+/// What can differ between measured guests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Options<'a> {
+    /// Goes to the guest kernel's command line.
+    pub(super) append: &'a str,
+    /// What follows `server ADDRESS` in chrony.conf(5). By default chronyd polls once a second, as
+    /// the host's timevisord does.
+    pub(super) chronyd: &'a str,
+    /// Further programs of the lab's guest package.
+    pub(super) programs: &'a [&'a str],
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self { append: "", chronyd: "iburst minpoll 0 maxpoll 0", programs: &[] }
+    }
+}
+
 /// The server, the host and the guest.
 pub(super) struct Subject {
     // Dropped in this order: the guest before its network, and the network before the namespace.
-    guest: Guest,
-    clocks: GuestReader,
+    pub(super) measured: Measured,
     pub(super) page: HostPage,
-    offset: i64,
     pub(super) lan: Lan,
     pub(super) host: Host,
     pub(super) server: Chronyd,
 }
 
+/// The guest, whose clocks all run.
+pub(super) struct Measured {
+    guest: Guest,
+    clocks: GuestReader,
+    offset: i64,
+}
+
 impl Subject {
-    /// Starts everything and waits until all clocks are synchronized. `append` goes to the guest
-    /// kernel's command line.
-    pub(super) fn start(ctx: &Context, append: &str, more: &[&str]) -> anyhow::Result<Self> {
+    /// Starts everything and waits until all clocks are synchronized.
+    pub(super) fn start(ctx: &Context, options: Options<'_>) -> anyhow::Result<Self> {
         let server = ctx.chronyd("server")?;
         let lan = Lan::before(ctx, server.namespace())?;
-        let address = server.address().ip().to_string();
-        let host = Host::following(ctx, &address)?;
+        let host = Host::following(ctx, &server.address().ip().to_string())?;
         host.wait_synchronized(500)?;
         let page = HostPage::open(host.directory())?;
-        let tai_offset = page.read()?.tai_offset().context("the host knows no TAI - UTC")?;
+        let measured = Measured::start(ctx, FIRST, (&server, &host, &lan), options)?;
+        Ok(Self { measured, page, lan, host, server })
+    }
 
-        let socket = host.directory().join("measured.clocks");
-        let mut guest = fleet(ctx, &address, tai_offset, more)?
+    /// [Starts](Self::start) everything and waits until the clocks have converged.
+    pub(super) fn settled(ctx: &Context, options: Options<'_>) -> anyhow::Result<Self> {
+        let subject = Self::start(ctx, options)?;
+        settle()?;
+        Ok(subject)
+    }
+
+    /// Starts another measured guest on the same host.
+    pub(super) fn another(
+        &self,
+        ctx: &Context,
+        id: (u8, &str),
+        options: Options<'_>,
+    ) -> anyhow::Result<Measured> {
+        Measured::start(ctx, id, (&self.server, &self.host, &self.lan), options)
+    }
+
+    /// The guest.
+    pub(super) fn guest(&mut self) -> &mut Guest {
+        &mut self.measured.guest
+    }
+}
+
+/// Waits until the clocks have converged.
+pub(super) fn settle() -> anyhow::Result<()> {
+    println!(
+        "  every timevisord asks the server once a second; {} s of warm-up",
+        WARM_UP.as_secs()
+    );
+    timevisor_lab::progress::step("all clocks settle", || interrupt::sleep(WARM_UP))
+}
+
+impl Measured {
+    fn start(
+        ctx: &Context,
+        (number, name): (u8, &str),
+        (server, host, lan): (&Chronyd, &Host, &Lan),
+        options: Options<'_>,
+    ) -> anyhow::Result<Self> {
+        let page = HostPage::open(host.directory())?;
+        let tai_offset = page.read()?.tai_offset().context("the host knows no TAI - UTC")?;
+        let address = server.address().ip().to_string();
+        let socket = host.directory().join(format!("{name}.clocks"));
+        let append = options.append;
+        let mut guest = fleet(ctx, &address, tai_offset, options)?
             .with(|builder| builder.memory_mib(MEMORY_MIB).port(PORT, &socket).append(append))
-            .launch(&host, NAME, &lan.arguments(NUMBER, false)?)?;
-        host.wait_vm(NAME, "synchronized")?;
-        guest.sh(&lan.guest_setup(NUMBER))?;
+            .launch(host, name, &lan.arguments(number, false)?)?;
+        host.wait_vm(name, "synchronized")?;
+        guest.sh(&lan.guest_setup(number))?;
         guest.sh("mkdir -p /run/chrony /var/lib/chrony; chmod 750 /run/chrony; chronyd -u root -f /etc/chrony.conf")?;
         guest.sh("timevisord --config /etc/timevisord.toml >/run/timevisord.log 2>&1 &")?;
         wait_for(
@@ -74,17 +139,9 @@ impl Subject {
         guest.sh(&format!(
             "lab-clocks /dev/virtio-ports/{PORT} guest=/dev/vmclock0 inside=/run/timevisor/clock &"
         ))?;
-        let offset = offset(&host, NAME)?;
+        let offset = offset(host, name)?;
         let clocks = GuestReader::connect(&socket)?;
-        Ok(Self { guest, clocks, page, offset, lan, host, server })
-    }
-
-    /// [Starts](Self::start) everything and waits until the clocks have converged.
-    pub(super) fn settled(ctx: &Context) -> anyhow::Result<Self> {
-        let subject = Self::start(ctx, "", &[])?;
-        println!("  every clock asks the server once a second; {} s of warm-up", WARM_UP.as_secs());
-        timevisor_lab::interrupt::sleep(WARM_UP)?;
-        Ok(subject)
+        Ok(Self { guest, clocks, offset })
     }
 
     /// Sends a request to lab-clocks.
@@ -97,16 +154,21 @@ impl Subject {
         guest.wrapping_sub(self.offset.cast_unsigned())
     }
 
-    /// The guest.
+    /// The VM.
     pub(super) fn guest(&mut self) -> &mut Guest {
         &mut self.guest
     }
 }
 
-fn fleet(ctx: &Context, server: &str, tai_offset: i16, more: &[&str]) -> anyhow::Result<Fleet> {
+fn fleet(
+    ctx: &Context,
+    server: &str,
+    tai_offset: i16,
+    options: Options<'_>,
+) -> anyhow::Result<Fleet> {
     let (kernel, qemu) = (ctx.kernel(KERNEL)?, ctx.qemu_10()?);
     let mut image = ctx.image(&kernel)?.module("virtio_net");
-    for program in ["lab-clocks"].iter().chain(more) {
+    for program in ["lab-clocks"].iter().chain(options.programs) {
         image = image.program(&ctx.program("timevisor-lab-guest", program)?);
     }
     for program in ["timevisord", "timevisor"] {
@@ -115,12 +177,9 @@ fn fleet(ctx: &Context, server: &str, tai_offset: i16, more: &[&str]) -> anyhow:
     for program in ["/usr/sbin/chronyd", "/usr/bin/chronyc"] {
         image = image.dynamic_program(Path::new(program))?;
     }
-    // Both poll once a second, as the host's timevisord does. chronyd looks up its user.
+    // chronyd looks up its user.
     let files = [
-        (
-            "/etc/chrony.conf",
-            format!("server {server} iburst minpoll 0 maxpoll 0\nmakestep 0.001 3\n"),
-        ),
+        ("/etc/chrony.conf", format!("server {server} {}\nmakestep 0.001 3\n", options.chronyd)),
         (
             "/etc/timevisord.toml",
             format!(

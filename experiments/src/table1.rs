@@ -12,7 +12,7 @@ use super::fleet::Fleet;
 use super::latency::{self, Latency, READS};
 use super::paper::{PAGE, TABLE_1};
 use super::report;
-use super::subject::Subject;
+use super::subject::{Options, Subject};
 
 const PROGRAM: &str = "lab-latency";
 
@@ -108,7 +108,9 @@ fn with_page(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
 /// here reads the HPET. So is the page of a timevisord inside the guest that uses
 /// CLOCK_MONOTONIC_RAW. The host's page uses the TSC, whatever the kernel does.
 fn with_hpet(ctx: &Context, span: Duration) -> anyhow::Result<Latency> {
-    let mut subject = Subject::start(ctx, "clocksource=hpet", &[PROGRAM])?;
+    let options =
+        Options { append: "clocksource=hpet", programs: &[PROGRAM], ..Options::default() };
+    let mut subject = Subject::start(ctx, options)?;
     let guest = subject.guest();
     latency::begin(guest, span, "page=/run/timevisor/clock vmclock=/dev/vmclock0")?;
     timevisor_lab::interrupt::sleep(span)?;

@@ -6,12 +6,13 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_lab::chronyd::bound_ns;
 use timevisor_lab::interrupt;
+use timevisor_lab::reader::HostPage;
 use timevisor_lab::truth::Truth;
 
-use super::subject::Subject;
+use super::subject::{Measured, Subject};
 
 /// Time between two rounds of samples.
-const INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The clock that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,16 +89,20 @@ pub(super) fn watch(
         interrupt::check()?;
         subject.host.check_alive()?;
         let began = Instant::now();
-        samples.extend(round(subject, epoch.elapsed().as_secs_f64())?);
+        let at_s = epoch.elapsed().as_secs_f64();
+        samples.extend(round(&subject.page, &mut subject.measured, at_s)?);
         std::thread::sleep(INTERVAL.saturating_sub(began.elapsed()));
     }
     Ok(samples)
 }
 
-fn round(subject: &mut Subject, at_s: f64) -> anyhow::Result<Vec<Sample>> {
-    // The counter is copied, because asking needs the subject.
-    let counter = *subject.page.counter();
-    let (answer, truth) = Truth::around(&counter, || subject.ask())?;
+/// One sample of every clock. `page` is the host's.
+pub(super) fn round(
+    page: &HostPage,
+    guest: &mut Measured,
+    at_s: f64,
+) -> anyhow::Result<Vec<Sample>> {
+    let (answer, truth) = Truth::around(page.counter(), || guest.ask())?;
     let mut samples = Vec::with_capacity(CLOCKS.len());
     let mut add = |clock, before: u64, after: u64, [earliest, estimate, latest]: [i64; 3]| {
         let (from, to) = (truth.at(before), truth.at(after));
@@ -112,22 +117,22 @@ fn round(subject: &mut Subject, at_s: f64) -> anyhow::Result<Vec<Sample>> {
         });
     };
 
-    let host = subject.page.convert(truth.end())?;
+    let host = page.convert(truth.end())?;
     let tai = i64::from(host.tai_offset().context("no TAI - UTC")?) * 1_000_000_000;
     let of = |bound: timevisor_time::Instant<_>| bound.floor_nanos() - tai;
     let host = [of(host.earliest), of(host.estimate), of(host.latest)];
     add(Clock::Host, truth.end(), truth.end(), host);
 
     for (clock, name) in [(Clock::Guest, "guest"), (Clock::Inside, "inside")] {
-        let page = &answer["pages"][name];
-        ensure!(page["known"] == true, "{}: {page}", clock.title());
-        let ns = |field: &str| integer(page, field);
-        let (before, after) = counters(subject, page)?;
+        let read = &answer["pages"][name];
+        ensure!(read["known"] == true, "{}: {read}", clock.title());
+        let ns = |field: &str| integer(read, field);
+        let (before, after) = counters(guest, read)?;
         add(clock, before, after, [ns("earliest_ns")?, ns("estimate_ns")?, ns("latest_ns")?]);
     }
 
     let realtime = &answer["realtime"];
-    let (before, after) = counters(subject, realtime)?;
+    let (before, after) = counters(guest, realtime)?;
     let ns = integer(realtime, "ns")?;
     let tracking = answer["tracking"].as_str().context("chronyd in the guest does not answer")?;
     let bound = bound_ns(tracking).with_context(|| format!("chronyc says {tracking:?}"))?;
@@ -140,9 +145,9 @@ fn integer(value: &Value, field: &str) -> anyhow::Result<i64> {
 }
 
 /// The host's counter before and after the reading.
-fn counters(subject: &Subject, value: &Value) -> anyhow::Result<(u64, u64)> {
+fn counters(guest: &Measured, value: &Value) -> anyhow::Result<(u64, u64)> {
     let get = |field: &str| value[field].as_u64().with_context(|| format!("no {field} in {value}"));
-    Ok((subject.host_counter(get("before")?), subject.host_counter(get("after")?)))
+    Ok((guest.host_counter(get("before")?), guest.host_counter(get("after")?)))
 }
 
 #[cfg(test)]

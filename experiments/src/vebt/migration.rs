@@ -1,19 +1,23 @@
 //! Figure 11: a guest moves between two hosts, each with its own clock. The guest's page is
-//! compared with a chronyd that keeps the time inside it.
+//! compared with a chronyd that keeps the time inside it, and each host's own clock is watched.
 //!
 //! The paper warms up for hours and moves after 30 minutes, then every 2 hours; here, minutes
 //! replace hours. The moves are those of `soak-migrate`, which stops at the first wrong reading of
 //! the page. chronyd replaces ntpd: it polls every 16 s as in the paper, and may step the clock
 //! only at its start, which is Debian's default (`makestep 1 3`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
+use anyhow::bail;
 use serde_json::{Value, json};
 use timevisor_lab::migration::soak::{Plan, Sample, travel};
 use timevisor_lab::plot::{self, Series};
+use timevisor_lab::progress;
 use timevisor_lab::scenario::Context;
 
-use super::paper;
+use super::{hosts, paper};
 use crate::report;
 use crate::spread::Spread;
 
@@ -40,13 +44,24 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
         plan.watched.as_secs()
     );
     let ctx = Context::new(ctx.lab_dir(), NAME, false)?;
-    let soaked = travel(&ctx, &plan)?;
+    let (logs, done) = (ctx.log_dir().to_owned(), AtomicBool::new(false));
+    let (soaked, seen) = thread::scope(|scope| {
+        let hosts = scope.spawn(|| hosts::watch(&logs, &done));
+        let soaked = progress::step("warm-up, stays and moves", || travel(&ctx, &plan));
+        done.store(true, Ordering::Relaxed);
+        let Ok(seen) = hosts.join() else {
+            bail!("the thread that watches the hosts has panicked")
+        };
+        Ok((soaked?, seen?))
+    })?;
     println!("{}", soaked.text());
     let samples = &soaked.samples;
     std::fs::write(ctx.path("samples.csv"), csv(samples))?;
     let mut rows = table(samples, plan.moves);
     plot::write(NAME, &picture("chronyd inside the guest, and the page", samples, true))?;
     plot::write(&format!("{NAME}-page"), &picture("the page alone", samples, false))?;
+    rows.extend(seen.table(plan.watched));
+    plot::write(&format!("{NAME}-hosts"), &seen.picture(NAME))?;
     rows.extend(soaked.rows());
     report::write(NAME, rows)
 }

@@ -5,7 +5,6 @@
 //! Every publication says at which counter value it was made. The guest subtracts that from its own
 //! counter when it first sees it, so nothing is asked of two clocks.
 
-use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,9 +12,13 @@ use serde_json::{Value, json};
 use timevisor_lab::client::{Client, Launch, Way};
 use timevisor_lab::host::{Host, ntp_reference};
 use timevisor_lab::interrupt;
+use timevisor_lab::plot;
+use timevisor_lab::progress;
 use timevisor_lab::scenario::Context;
 
+use super::busy::Busy;
 use super::paper;
+use crate::pictures;
 use crate::report;
 use crate::spread::Spread;
 
@@ -25,47 +28,41 @@ const BUSY: [usize; 4] = [0, 1, 2, 4];
 /// A question to the guest takes so long at most, s.
 const AT_ONCE: u64 = 20;
 
-/// A program that only computes.
-struct Busy(Child);
-
-impl Busy {
-    fn start() -> anyhow::Result<Self> {
-        Ok(Self(Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let server = ctx.chronyd("server")?;
-    let mut host = Host::new(ctx)?;
+    // No disk that others keep busy may delay the publications.
+    let mut host = Host::in_memory(ctx)?;
     let reference = ntp_reference(&server.address().ip().to_string());
     // Ten updates a second instead of one.
     host.start(&format!("[clock]\npublish_interval = \"100ms\"\n{reference}"))?;
-    host.wait_synchronized(500)?;
+    progress::step("the host's clock", || host.wait_synchronized(500))?;
     let qemu = ctx.qemu_10()?;
     let mut guest = Launch::new(ctx, &host, &qemu, Way::Vmclock, "guest").start()?;
-    guest.guest.wait_ready()?;
-    host.wait_vm("guest", "synchronized")?;
+    progress::step("the guest boots", || {
+        guest.guest.wait_ready()?;
+        host.wait_vm("guest", "synchronized")
+    })?;
     let each = span.as_secs() / BUSY.len() as u64;
-    println!("from the host's write to the guest's read, us\n{:<45} {}", "load", Spread::HEAD);
-    let (mut busy, mut rows): (Vec<Busy>, Vec<Value>) = (Vec::new(), Vec::new());
+    let (mut busy, mut found) = (Vec::<Busy>::new(), Vec::new());
     for count in BUSY {
         interrupt::check()?;
         while busy.len() < count {
-            busy.push(Busy::start()?);
+            busy.push(Busy::start(ctx)?);
         }
-        let all = updates(&mut guest, each)?;
-        let spread = Spread::of(&all);
-        println!("{:<45} {}", format!("{count} busy programs on the host"), spread.line());
-        rows.push(json!({"busy_programs": count, "us": spread.json()}));
+        let name = format!("{count} busy programs on the host");
+        let all = progress::step(&name, || updates(&mut guest, each))?;
+        found.push((name, all));
+    }
+    println!("\nfrom the host's write to the guest's read, us\n{:<45} {}", "load", Spread::HEAD);
+    let mut rows = Vec::new();
+    for (name, all) in &found {
+        let spread = Spread::of(all);
+        println!("{name:<45} {}", spread.line());
+        rows.push(json!({"load": name, "us": spread.json()}));
     }
     println!("paper: {}", paper::UPDATE);
+    let sets: Vec<_> = found.iter().map(|(name, all)| (name.clone(), &all[..])).collect();
+    plot::write(NAME, &pictures::shares(NAME, "us from write to read", &sets))?;
     report::write(NAME, rows)
 }
 
