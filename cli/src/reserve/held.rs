@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use timevisor_linux::crash_file::CrashFile;
 use timevisor_linux::scheduling::{self, Change};
@@ -111,6 +111,10 @@ fn budget(text: &str) -> Result<Budget> {
 }
 
 pub fn apply(directory: &Path, options: &Apply) -> Result<()> {
+    ensure!(
+        options.plan.is_some() || !options.host.is_given(),
+        "what the host takes matters to a plan: give it to `reserve plan`, or with --plan FILE; --budget is reserved as it is"
+    );
     let Budget { budget, period } = match (&options.plan, options.budget) {
         (Some(path), _) => recommended(path, options)?,
         (None, Some(budget)) => budget,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use timevisor_linux::affinity;
 use timevisor_linux::scheduling::sampling;
@@ -13,6 +13,8 @@ use timevisor_schedule::measured::{Gap, Seen};
 use super::{overheads, span};
 use crate::plot::{self, Line};
 
+/// More than a second of interrupts, and more than 50 budgets.
+const SHORTEST: Duration = Duration::from_secs(9);
 /// Something is said so often.
 const TURN: Duration = Duration::from_secs(5);
 /// A thread sleeps for so long between wake-ups.
@@ -41,13 +43,19 @@ pub struct Options {
 }
 
 pub fn run(options: &Options) -> Result<()> {
+    ensure!(
+        options.duration >= SHORTEST,
+        "--duration {} s shows next to nothing of a host; at least {} s, and 60 s is the default",
+        options.duration.as_secs_f64(),
+        SHORTEST.as_secs()
+    );
     let core = match options.core {
         Some(core) => core,
         None => affinity::online()?.pop().context("no core is online")?,
     };
     let stolen = stolen_ms(core);
     let seen = look(core, options.duration)?;
-    let stolen = stolen_ms(core).zip(stolen).map(|(after, before)| after - before);
+    let stolen = stolen_ms(core).zip(stolen).map(|(after, before)| after.saturating_sub(before));
     let found = seen.overheads();
     if let Some(path) = &options.plot {
         std::fs::write(path, svg(&seen))
@@ -91,8 +99,10 @@ fn look(core: usize, duration: Duration) -> Result<Seen> {
         say("timers");
     }
     for turn in turns(duration / 3) {
-        let gaps = sampling::gaps(core, turn).with_context(next)?;
-        seen.gaps.extend(gaps.into_iter().map(|(at, length)| Gap { at, length }));
+        let (gaps, watched) = sampling::gaps(core, turn).with_context(next)?;
+        let before = seen.watched;
+        seen.gaps.extend(gaps.into_iter().map(|(at, length)| Gap { at: before + at, length }));
+        seen.watched += watched;
         say("interrupts");
     }
     for turn in turns(duration / 3) {

@@ -25,10 +25,10 @@ pub struct Options {
     /// The timer tick by which the host enforces budgets (1 / CONFIG_HZ) [default: 4ms]
     #[arg(long, value_name = "SPAN", value_parser = span)]
     tick: Option<Duration>,
-    /// How late the host's timers may be [default: 500us]
+    /// How late each of the host's timers may be [default: 500us]
     #[arg(long, value_name = "SPAN", value_parser = span)]
     latency: Option<Duration>,
-    /// The share of a budget that goes to the host's interrupts [default: 1%]
+    /// The share of time that may go to the host's interrupts [default: 1%]
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     interference: Option<Share>,
     /// How much more of it may come at once [default: 500us]
@@ -42,7 +42,7 @@ pub struct Options {
 pub struct Share(u32);
 
 fn share(text: &str) -> Result<Share> {
-    let next = || anyhow!("{text:?} is no share of a budget below 100%, as in 1% or 0.25%");
+    let next = || anyhow!("{text:?} is no share below 100%, as in 1% or 0.25%");
     let number = text.strip_suffix('%').ok_or_else(next)?.trim_end();
     let (whole, places) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| text.len() < 5 && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -96,6 +96,12 @@ impl Known {
 }
 
 impl Options {
+    /// Whether anything is said.
+    pub fn is_given(&self) -> bool {
+        let spans = [self.tick, self.latency, self.burst];
+        self.overheads.is_some() || self.interference.is_some() || spans.iter().any(Option::is_some)
+    }
+
     pub fn known(&self) -> Result<Known> {
         let default = Path::new(FILE);
         let path = match &self.overheads {

@@ -100,7 +100,7 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
         None => {
             let periods = candidate_periods(set, SHORTEST, STEPS);
             let best = |search: &Search| {
-                let smallest = TICKS * question.overheads.tick;
+                let smallest = TICKS.saturating_mul(question.overheads.tick);
                 search.best_period(set, periods.iter().copied(), question.switch, smallest)
             };
             best(&here).or_else(|| best(&theory)).map(|of| of.period())

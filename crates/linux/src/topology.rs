@@ -7,12 +7,16 @@ use std::path::Path;
 
 use crate::affinity::list;
 
-/// The processors that the kernel leaves alone (isolcpus; /sys/devices/system/cpu/isolated), and those without
-/// a tick (nohz_full).
+/// The processors that the kernel puts nothing on (isolcpus; /sys/devices/system/cpu/isolated).
 #[must_use]
-pub fn quiet() -> Vec<usize> {
-    let all = ["isolated", "nohz_full"].map(|name| listed(&Path::new(CPU).join(name)));
-    all.concat()
+pub fn isolated() -> Vec<usize> {
+    listed(&Path::new(CPU).join("isolated"))
+}
+
+/// The processors without a tick (nohz_full). The kernel uses them as any other.
+#[must_use]
+pub fn without_tick() -> Vec<usize> {
+    listed(&Path::new(CPU).join("nohz_full"))
 }
 
 /// The other hardware threads of a processor's core.
@@ -54,7 +58,8 @@ mod tests {
             let near = neighbours(*processor);
             assert!(near.is_empty() || near.contains(processor), "{near:?}");
         }
-        assert!(quiet().iter().all(|processor| *processor < 4096));
+        let all = [isolated(), without_tick()].concat();
+        assert!(all.iter().all(|processor| *processor < 4096), "{all:?}");
         assert!(siblings(100_000).is_empty() && neighbours(100_000).is_empty());
     }
 }

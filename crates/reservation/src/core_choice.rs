@@ -64,44 +64,40 @@ pub(crate) fn choose<H: Host>(
 
 /// Cores that may serve a vCPU without being asked for, the best one first; and why the others may not.
 ///
-/// A vCPU that is pinned (by libvirt, a pod's cpuset, taskset) keeps to its own cores: the others are other
-/// programs'. Only cores on which the kernel puts nothing by itself (isolcpus) are nobody's. The first core
-/// comes last, and only where it is the vCPU's only one: the kernel's own work gathers there.
+/// A vCPU keeps to the cores on which it is allowed: others are other programs'. Isolated ones (isolcpus) are
+/// those of whoever is pinned to them. The first core comes last, and only where it is the vCPU's only one: the
+/// kernel's own work gathers there.
 fn candidates(cores: Vec<Core>, isolated: &BTreeSet<usize>) -> (Vec<usize>, Vec<String>) {
     let first = cores.iter().map(|core| core.number).min();
     let is_first = |number: usize| Some(number) == first;
-    let others = |core: &Core| core.is_allowed && !is_first(core.number);
-    let only_first = cores.len() > 1 && !cores.iter().any(others);
-    // What we have set apart is not allowed to anybody who was not pinned before either.
     let ours = |core: &Core| isolated.contains(&core.number);
+    // What somebody has set apart, and what is isolated, is in nobody's affinity by itself.
     let is_pinned = cores
         .iter()
-        .any(|core| !(core.is_allowed || core.is_quiet || core.taken.is_some() || ours(core)));
+        .any(|core| !(core.is_allowed || core.is_isolated || core.taken.is_some() || ours(core)));
+    let may = |core: &Core| core.is_allowed || (ours(core) && !is_pinned);
+    let only_first =
+        cores.len() > 1 && !cores.iter().any(|core| may(core) && !is_first(core.number));
     let (mut ranked, mut refused) = (Vec::new(), Vec::new());
-    for mut core in cores {
+    for core in cores {
         let number = core.number;
-        if ours(&core) {
-            core.taken = None;
-            core.is_allowed |= !is_pinned;
-        }
-        if let Some(who) = &core.taken {
-            refused.push(format!("core {number} is set apart by {who}"));
-        } else if !core.is_allowed && !core.is_quiet {
-            refused.push(format!("the vCPU is not allowed on core {number}"));
-        } else if is_first(number) && !core.is_quiet && !(core.is_allowed && only_first) {
-            refused.push(format!("core {number} is where the kernel's own work gathers"));
-        } else {
-            ranked.push(core);
+        match &core.taken {
+            Some(who) if !may(&core) => {
+                refused.push(format!("core {number} is set apart by {who}"));
+            }
+            _ if !may(&core) => refused.push(format!("the vCPU is not allowed on core {number}")),
+            _ if is_first(number) && !only_first => {
+                refused.push(format!("core {number} is where the kernel's own work gathers"));
+            }
+            _ => ranked.push(core),
         }
     }
     // A sibling that is busy slows the core down: the first core's, and that of another reservation.
     let disturbed = |core: &Core| {
         core.siblings.iter().any(|other| is_first(*other) || isolated.contains(other))
     };
-    ranked.sort_by_key(|core| {
-        let far = !core.is_near;
-        (!core.is_allowed, !core.is_quiet, disturbed(core), far, Reverse(core.number))
-    });
+    ranked
+        .sort_by_key(|core| (!core.is_quiet, disturbed(core), !core.is_near, Reverse(core.number)));
     (ranked.into_iter().map(|core| core.number).collect(), refused)
 }
 
@@ -161,21 +157,23 @@ mod tests {
     }
 
     #[test]
-    fn quiet_cores_come_first_and_are_nobodys() {
+    fn quiet_cores_come_first() {
         let mut cores = four();
         cores[1].is_quiet = true;
         assert_eq!(ranked(cores.clone()), [1, 3, 2]);
-        // isolcpus=1: the kernel leaves it out of everybody's affinity.
-        cores[1].is_allowed = false;
-        assert_eq!(ranked(cores.clone()), [3, 2, 1]);
+        // isolcpus=1: the kernel leaves it out of everybody's affinity, and others may be pinned to it.
+        (cores[1].is_isolated, cores[1].is_allowed) = (true, false);
+        assert_eq!(ranked(cores.clone()), [3, 2]);
         cores.iter_mut().for_each(|core| core.is_allowed = core.number == 1);
-        assert_eq!(ranked(cores), [1]);
+        assert_eq!(ranked(cores), [1], "pinned to it");
     }
 
     #[test]
     fn what_others_have_set_apart_is_named() {
         let mut cores = four();
         cores[3].taken = Some("cpuset rt".into());
+        assert_eq!(candidates(cores.clone(), &BTreeSet::new()).0, [3, 2, 1], "the vCPU's own");
+        cores[3].is_allowed = false;
         let (ranked, refused) = candidates(cores, &BTreeSet::new());
         assert_eq!(ranked, [2, 1]);
         assert!(refused[1].contains("core 3 is set apart by cpuset rt"), "{refused:?}");
@@ -190,6 +188,10 @@ mod tests {
         assert_eq!(candidates(cores.clone(), &BTreeSet::from([3])).0, [3, 2, 1]);
         cores[2].is_allowed = false;
         assert_eq!(candidates(cores, &BTreeSet::from([3])).0, [1], "pinned to 0 and 1");
+        // All that is left is the first core: a soft reservation on ours may make room instead.
+        let mut cores = four();
+        cores.iter_mut().for_each(|core| core.is_allowed = core.number == 0);
+        assert_eq!(candidates(cores, &BTreeSet::from([1, 2, 3])).0, [3, 2, 1]);
     }
 
     #[test]

@@ -6,6 +6,15 @@ use timevisor_schedule::Reservation;
 use crate::held::{Held, Level, Step};
 use crate::host::{Host, Restore};
 
+/// Changes that were not made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failed {
+    /// Why, and what could not be undone.
+    pub why: String,
+    /// Nothing is left of the attempt: everything was undone, and no thread's policy was changed meanwhile.
+    pub is_clean: bool,
+}
+
 /// Makes the changes of a reservation from number `from` on.
 ///
 /// `Some(number)`: the vCPU sleeps and has not moved to its core yet. Make the rest, from that
@@ -18,7 +27,7 @@ pub(crate) fn make<H: Host>(
     host: &mut H,
     held: &Held<H::Change>,
     from: usize,
-) -> Result<Option<usize>, String> {
+) -> Result<Option<usize>, Failed> {
     for (number, (_, change)) in held.changes.iter().enumerate().skip(from) {
         match host.make(held, change) {
             Ok(()) => {}
@@ -33,15 +42,17 @@ pub(crate) fn make<H: Host>(
     }
 }
 
-fn undone<H: Host>(host: &mut H, why: String, made: &[Step<H::Change>], from: usize) -> String {
+fn undone<H: Host>(host: &mut H, why: String, made: &[Step<H::Change>], from: usize) -> Failed {
     if from > 0 {
-        return why;
+        return Failed { why, is_clean: false };
     }
     let left = undo(host, made.iter().map(|(_, change)| change));
     if left.is_empty() {
-        return why;
+        let is_clean = !made.iter().any(|(_, change)| host.sets_policy(change));
+        return Failed { why, is_clean };
     }
-    format!("{why}; and this could not be undone: {}", left.join("; "))
+    let why = format!("{why}; and this could not be undone: {}", left.join("; "));
+    Failed { why, is_clean: false }
 }
 
 /// The changes of a reservation with another budget, and a description of the difference.

@@ -40,7 +40,9 @@ pub struct Core {
     pub number: usize,
     /// The thread may run there as it is: its affinity and its cpuset have it.
     pub is_allowed: bool,
-    /// The kernel puts nothing there by itself (isolcpus).
+    /// The kernel puts nothing there by itself (isolcpus), so that nobody has it who is not pinned to it.
+    pub is_isolated: bool,
+    /// The kernel's own work is little there: isolated, or without a tick (nohz_full).
     pub is_quiet: bool,
     /// Its memory is as near as that of the processor on which the thread ran last.
     pub is_near: bool,
@@ -54,8 +56,15 @@ impl Core {
     /// One of which nothing is known.
     #[must_use]
     pub const fn plain(number: usize) -> Self {
-        let (is_allowed, is_quiet, is_near) = (true, false, true);
-        Self { number, is_allowed, is_quiet, is_near, siblings: Vec::new(), taken: None }
+        Self {
+            number,
+            is_allowed: true,
+            is_isolated: false,
+            is_quiet: false,
+            is_near: true,
+            siblings: Vec::new(),
+            taken: None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::book::{Book, Waiting};
 use crate::configured::Configured;
 use crate::core_choice::{Choice, choose};
 use crate::core_isolation::CoreIsolation;
-use crate::enforcement;
+use crate::enforcement::{self, Failed};
 use crate::guarantee::{Guarantee, Wanted};
 use crate::held::Held;
 use crate::host::{Guests, Host, Severity};
@@ -21,6 +21,9 @@ const WAITING_INTERVAL: u64 = 5_000_000;
 /// The core of a VM that has ended is freed within this time, ns. A broken guarantee is also
 /// detected within this time.
 const LOOK_INTERVAL: u64 = 1_000_000_000;
+
+/// So many cores are tried: what fails on three fails on all, and each attempt changes the host.
+const MOST_TRIED: usize = 3;
 
 /// All reservations of a host. `C` is the host's type of changes.
 #[derive(Debug)]
@@ -158,7 +161,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
                 // A VM has started in the meantime, and its cpusets joined the core to others; the
                 // next attempt is soon.
                 Err(_) if self.isolation.restore(&mut self.book, host) => {}
-                Err(why) => self.book.give_up(index, &why, host),
+                Err(failed) => self.book.give_up(index, &failed.why, host),
             }
         }
     }
@@ -296,22 +299,32 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             let wanted = Wanted { target, reservation, guarantee };
             match self.make_new(request, &wanted, soft, host) {
                 Ok(words) => return Ok(words),
-                Err(why) => refused.push(why),
+                Err(failed) => {
+                    let is_clean = failed.is_clean;
+                    // The same cause on each core is said once.
+                    if !refused.contains(&failed.why) {
+                        refused.push(failed.why);
+                    }
+                    if !is_clean {
+                        break;
+                    }
+                }
             }
         }
         Err(Refusal::new(Reason::Unsupported, refused.join("; "), after))
     }
 
-    /// Plans and makes a reservation. On an error, nothing has changed, and the next core may do.
+    /// Plans and makes a reservation. If nothing is left of an attempt that failed, the next core may do.
     fn make_new<H: Host<Change = C>>(
         &mut self,
         request: &Request,
         wanted: &Wanted,
         soft: Option<(u64, u64)>,
         host: &mut H,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<Vec<String>, Failed> {
         let Wanted { target, reservation, guarantee } = *wanted;
-        let changes = host.plan(wanted, &self.book.isolated())?;
+        let unplanned = |why| Failed { why, is_clean: true };
+        let changes = host.plan(wanted, &self.book.isolated()).map_err(unplanned)?;
         let words = changes.iter().map(|(_, change)| change.to_string()).collect();
         if request.dry_run {
             return Ok(words);
@@ -370,20 +383,20 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     }
 
     /// Stores a reservation, and makes its changes. On an error, everything is rolled back.
-    fn make<H: Host<Change = C>>(&mut self, held: Held<C>, host: &mut H) -> Result<(), String> {
+    fn make<H: Host<Change = C>>(&mut self, held: Held<C>, host: &mut H) -> Result<(), Failed> {
         let tid = held.tid;
         self.book.held.push(held);
         let index = self.book.held.len() - 1;
         // A change is written to the journal before it is made.
         let made = match host.write(&self.book.held) {
             Ok(()) => enforcement::make(host, &self.book.held[index], 0),
-            Err(error) => Err(error),
+            Err(why) => Err(Failed { why, is_clean: false }),
         };
         match made {
-            Err(why) => {
+            Err(failed) => {
                 self.book.held.pop();
                 self.book.store(host);
-                return Err(why);
+                return Err(failed);
             }
             Ok(None) => {}
             Ok(Some(from)) => {
@@ -415,7 +428,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             Promise::Core => {}
         }
         match choose(&mut self.book, request, reservation, (tid, replaced), host) {
-            Choice::Cores(cores) => Ok(cores.into_iter().map(Guarantee::Core).collect()),
+            Choice::Cores(cores) => {
+                Ok(cores.into_iter().take(MOST_TRIED).map(Guarantee::Core).collect())
+            }
             Choice::MakeRoom(core) => {
                 if !request.dry_run {
                     let Self { soft, book, isolation, .. } = self;

@@ -9,11 +9,11 @@ pub struct Overheads {
     /// 1 / HZ if budgets are enforced by the tick, else 0. A reservation runs on until the next tick, and
     /// has that much less later.
     pub tick: u64,
-    /// How late a replenishment or a wake-up may be: timers, interrupts that are off, the way into the
-    /// guest.
+    /// How late each of the host's timers may be: a replenishment, and a wake-up. What the guest's own way
+    /// from its timer to its task takes is in the tasks' costs ([`Overhead`](crate::Overhead)).
     pub latency: u64,
-    /// Of each budget, what the guest does not have, in parts per million: interrupts, and the hypervisor's
-    /// own work, while the vCPU's thread is charged.
+    /// Of any time, what interrupts and the hypervisor's own work may take, in parts per million. All of it may
+    /// come while the vCPU's thread is charged.
     pub interference_ppm: u32,
     /// How much more of it may come at once.
     pub burst: u64,
@@ -31,25 +31,10 @@ impl Overheads {
         Self { tick, latency: 0, interference_ppm: 0, burst: 0 }
     }
 
-    /// What interference leaves of this budget, ns; rounded down.
+    /// What interference takes in this time, ns; rounded up.
     #[must_use]
-    pub fn left(&self, budget: u64) -> u64 {
-        let left = u128::from(budget) * u128::from(self.share()) / u128::from(MILLION);
-        u64::try_from(left).unwrap_or(u64::MAX)
-    }
-
-    /// How long it takes at most to get this much of a processor that nothing else takes; rounded up. No
-    /// longer than the budget of which that much is left.
-    #[must_use]
-    pub fn stretched(&self, left: u64) -> u64 {
-        let time =
-            (u128::from(left) * u128::from(MILLION)).div_ceil(u128::from(self.share().max(1)));
-        u64::try_from(time).unwrap_or(u64::MAX)
-    }
-
-    fn share(&self) -> u32 {
-        MILLION.saturating_sub(self.interference_ppm)
+    pub fn taken_in(&self, time: u64) -> u64 {
+        let taken = (u128::from(time) * u128::from(self.interference_ppm)).div_ceil(1_000_000);
+        u64::try_from(taken).unwrap_or(u64::MAX)
     }
 }
-
-const MILLION: u32 = 1_000_000;

@@ -131,9 +131,9 @@ impl<S: Supply> Supply for Ticked<S> {
     }
 }
 
-/// A supply that begins late: every replenishment and every wake-up may be this late, for instance
-/// because a timer is. Lateness does not add up, as SCHED_DEADLINE counts periods from when the
-/// replenishment was due (kernel/sched/deadline.c, `replenish_dl_entity`).
+/// A supply that begins late. The lateness of replenishments does not add up, as SCHED_DEADLINE counts periods
+/// from when each was due (kernel/sched/deadline.c, `replenish_dl_entity`). That of a job's own wake-up comes
+/// before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Late<S> {
     /// The supply without it.
@@ -178,8 +178,9 @@ mod tests {
         (0..t).filter(|at| runs(*at)).count() as u64
     }
 
-    /// Counts ns by ns what arrives at least in any interval of `t`, if each replenishment is up to `late` late
-    /// and the first `taken` of each budget is gone; of the supplies that a host can give, the worst ones.
+    /// Counts ns by ns what a job gets within `t` of its release, if its wake-up and each replenishment are up to
+    /// `late` late, others use what comes before it wakes up, and the first `taken` of each budget is gone; of
+    /// the supplies that a host can give, the worst ones.
     fn arrives(of: &Reservation, late: u64, taken: u64, t: u64) -> u64 {
         let (budget, deadline, period) = (of.budget(), of.deadline(), of.period());
         // The first budget comes at once, as early as it can; the others as late as they can.
@@ -190,7 +191,10 @@ mod tests {
             in_period.is_some_and(|since| (taken..budget).contains(&since))
         };
         (0..=budget)
-            .map(|from| (from..from + t).filter(|at| first(*at) || later(*at)).count() as u64)
+            .map(|from| {
+                let awake = (from..from + t).skip(usize::try_from(late).unwrap());
+                awake.filter(|at| first(*at) || later(*at)).count() as u64
+            })
             .min()
             .unwrap_or(0)
     }
@@ -204,7 +208,7 @@ mod tests {
         ) {
             prop_assume!(taken < of.budget() && of.deadline() + late <= of.period());
             let left = Reservation::new(of.budget() - taken, of.deadline(), of.period()).unwrap();
-            let promised = Late { supply: Worst(left), by: late }.within(t);
+            let promised = Late { supply: Worst(left), by: 2 * late }.within(t);
             let given = arrives(&of, late, taken, t);
             prop_assert!(promised <= given, "{promised} of {given}");
         }

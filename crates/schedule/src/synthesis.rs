@@ -105,24 +105,24 @@ impl Search {
 
     fn supply(&self, of: Reservation) -> Option<Delivered> {
         let Overheads { tick, latency, burst, .. } = self.overheads;
-        let usable = self.overheads.left(of.budget());
-        if usable < tick.max(1) {
-            return None;
-        }
-        // A budget that comes at once is there when it was interrupted as much as it can be.
-        let at_once = of.deadline() == of.budget();
-        let deadline = if at_once { self.overheads.stretched(usable) } else { of.deadline() };
-        let left = Reservation::new(usable, deadline, of.period()).ok()?;
+        // Whatever is taken in a period may be taken from its budget.
+        let taken = self.overheads.taken_in(of.period());
+        let usable = of.budget().checked_sub(taken).filter(|usable| *usable >= tick.max(1))?;
+        let left = Reservation::new(usable, of.deadline(), of.period()).ok()?;
+        // A job's wake-up may be late, during which a budget is used up, and then the next one.
+        let twice = latency.saturating_mul(2);
         let (supply, late) = match (self.sharing, self.model) {
             // A linear bound is of no use here, because the exact supply is just as simple. What is taken
-            // of a budget may be its beginning.
-            (Sharing::Aligned, _) => (Modelled::Aligned(Aligned(left)), deadline - usable),
-            (_, Model::Worst) => (Modelled::Worst(Worst(left)), 0),
-            (_, Model::Linear) => (Modelled::Linear(Linear(left)), 0),
+            // of a budget may be its beginning. The wake-up and the replenishment are one.
+            (Sharing::Aligned, _) => {
+                (Modelled::Aligned(Aligned(left)), latency.saturating_add(taken))
+            }
+            (_, Model::Worst) => (Modelled::Worst(Worst(left)), twice),
+            (_, Model::Linear) => (Modelled::Linear(Linear(left)), twice),
         };
         // What comes at once is missing once, as an overrun is.
         let supply = Ticked { supply, tick: tick.saturating_add(burst) };
-        Some(Late { supply, by: latency.saturating_add(late) })
+        Some(Late { supply, by: late })
     }
 
     /// The supply as a function of the budget in a period.

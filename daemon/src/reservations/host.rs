@@ -79,12 +79,13 @@ impl Host for LinuxHost {
         let allowed = affinity::allowed_of(tid).unwrap_or_else(|_| online.clone());
         let last = processor_of(tid, tid).ok();
         let near = last.map(topology::neighbours).unwrap_or_default();
-        let quiet = topology::quiet();
+        let (isolated, without_tick) = (topology::isolated(), topology::without_tick());
         let taken = Cpusets::find().map(|all| all.taken(&online)).unwrap_or_default();
         let core = |number: usize| Core {
             number,
             is_allowed: allowed.contains(&number),
-            is_quiet: quiet.contains(&number),
+            is_isolated: isolated.contains(&number),
+            is_quiet: isolated.contains(&number) || without_tick.contains(&number),
             is_near: near.is_empty() || near.contains(&number),
             siblings: topology::siblings(number),
             taken: taken.contains(&number).then(|| "another cgroup's partition".to_owned()),

@@ -188,8 +188,11 @@ fn one_move(
     }
     let mut is_lost = false;
     host.wait("the journey's report", |host| {
+        if host.sh(&format!("test -s /run/{next}.report")).is_ok() {
+            return Ok(true);
+        }
         is_lost = host.qmp(next, "query-status")?["status"] == "internal-error";
-        Ok(is_lost || host.sh(&format!("test -s /run/{next}.report")).is_ok())
+        Ok(is_lost)
     })?;
     if is_lost {
         return Ok(None);
