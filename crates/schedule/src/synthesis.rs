@@ -103,6 +103,13 @@ impl Search {
         self.sharing != Sharing::Aligned || self.reservation(period, period).is_some_and(aligned)
     }
 
+    /// What this reservation supplies on this host to tasks for which the [`Sharing`] holds. `None` if the
+    /// overheads leave less than a tick of its budget.
+    #[must_use]
+    pub fn delivered(&self, of: Reservation) -> Option<impl Supply + use<>> {
+        self.supply(of)
+    }
+
     fn supply(&self, of: Reservation) -> Option<Delivered> {
         let Overheads { tick, latency, burst, .. } = self.overheads;
         // Whatever is taken in a period may be taken from its budget.

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `costs.rs` | the actual cost of each job of a run |
 //! | `judge.rs` | whether each job was in time, and which late ones are excused |
+//! | `plan.rs` | what `reserve plan` recommends for a guest's tasks |
 //! | `witness.rs` | when a core was taken away |
 //! | `runtimes.rs` | when a thread ran |
 //! | `stolen.rs` | time that was stolen from this machine during a run |
@@ -13,6 +14,7 @@
 pub mod costs;
 mod inside;
 pub mod judge;
+pub mod plan;
 pub mod runtimes;
 pub mod stolen;
 pub mod witness;

@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::host::Host;
 use crate::introspection::emulated::{emulated, row};
 use crate::real_time::costs::{self, Run};
-use crate::real_time::judge::{self, Declared, Judgement};
+use crate::real_time::judge::{self, Declared, Judgement, Promise};
 use crate::real_time::witness::Witness;
 use crate::real_time::{Load, Restore, text};
 use crate::scenario::Context;
@@ -101,7 +101,8 @@ fn reserved(
     let stalls = witness.end(&run.on)?;
     let ns = |name: &str| row[name].as_u64().with_context(|| format!("no {name} in {row}"));
     let reservation = Reservation::alone(ns("budget_ns")?, ns("period_ns")?)?;
-    let judged = Judgement::of(&run, &needed(tasks), reservation, &stalls);
+    let promise = Promise::unmeasured(reservation, needed(tasks));
+    let judged = Judgement::of(&run, &promise, &stalls)?;
     Ok((run, judged))
 }
 

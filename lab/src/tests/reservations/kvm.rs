@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
+use timevisor_schedule::Reservation;
 
-use crate::real_time::judge::{self, Judgement};
+use crate::real_time::judge::{self, Judgement, Promise};
 use crate::real_time::{Inside, Responses, VM, text};
 use crate::scenario::Context;
 use crate::tests::reservations::reserve::same;
@@ -59,12 +60,13 @@ pub(crate) fn reserve_kvm(ctx: &Context) -> anyhow::Result<String> {
     let mut told = vec![format!("without: {}", text(&without.found))];
     let is_late = |task: &Responses| task.misses() * 2 > task.ms.len();
     ensure!(without.found.iter().any(is_late), "in time without a reservation: {told:?}");
-    let deadlines = judge::declared().iter().map(|task| task.deadline).collect::<Vec<_>>();
+    let reservation = Reservation::alone(BUDGET_US * 1000, 50_000_000)?;
+    let promise = Promise::unmeasured(reservation, judge::declared(100));
     for hog in [false, true] {
         inside.reserve(BUDGET_US, 50_000)?;
         let before = audit(&mut inside)?;
         let run = inside.run(SECONDS, hog)?;
-        let judged = Judgement::of_jobs(&run.jobs, &deadlines, &run.stalls);
+        let judged = Judgement::of_jobs(&run.jobs, &promise, &run.stalls);
         let guest = if hog { " and a busy guest" } else { "" };
         let budget = BUDGET_US / 1000;
         told.push(format!("{budget} of 50 ms{guest}: {}; {judged}", text(&run.found)));
