@@ -49,8 +49,13 @@ fn load_average() -> String {
 }
 
 /// Writes target/results/NAME.json; the last row describes the conditions.
-pub(super) fn write(name: &str, mut rows: Vec<Value>) -> anyhow::Result<()> {
+pub(super) fn write(name: &str, rows: Vec<Value>) -> anyhow::Result<()> {
     println!("load average at the end: {}", load_average());
+    write_quietly(name, rows)
+}
+
+/// The same in the middle of a run.
+pub(super) fn write_quietly(name: &str, mut rows: Vec<Value>) -> anyhow::Result<()> {
     rows.push(json!({"row": "conditions", "accelerator": if kvm() { "kvm" } else { "tcg" }, "processors": processors(),
                      "load_average_at_the_end": load_average()}));
     programs::write_result(name, &rows)

@@ -4,6 +4,8 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `responses.rs` | figures 1 to 4 |
+//! | `runs.rs` | the same tasks in the recommended reservation, twenty times |
+//! | `promises.rs` | a hundred random task sets, each planned, reserved, run and judged |
 //! | `apache.rs` | table 1 |
 //! | `needed.rs` | what each job needed, compared with what it was guaranteed |
 //! | `budget.rs` | the minimum budget, by analysis and measured |
@@ -12,7 +14,9 @@
 pub(super) mod apache;
 pub(super) mod budget;
 mod needed;
+pub(super) mod promises;
 pub(super) mod responses;
+pub(super) mod runs;
 pub(super) mod satisfaction;
 
 use anyhow::Context as _;

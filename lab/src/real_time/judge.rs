@@ -67,7 +67,10 @@ impl Promise {
         };
         let of = &plan["overheads"];
         Ok(Self {
-            reservation: Reservation::alone(ns(plan, "recommended_budget_ns")?, ns(plan, "period_ns")?)?,
+            reservation: Reservation::alone(
+                ns(plan, "recommended_budget_ns")?,
+                ns(plan, "period_ns")?,
+            )?,
             overheads: Overheads {
                 tick: ns(of, "tick_ns")?,
                 latency: ns(of, "latency_ns")?,
@@ -110,7 +113,8 @@ impl Judgement {
     /// When the reservation supplies nothing after the overheads.
     pub fn of(run: &Run, promise: &Promise, stalls: &Stalls) -> anyhow::Result<Self> {
         let search = Search::new(Sharing::Alone).on_host(promise.overheads);
-        let supply = search.delivered(promise.reservation).context("nothing is left of the budget")?;
+        let supply =
+            search.delivered(promise.reservation).context("nothing is left of the budget")?;
         let mut found = Self { stalls: in_words(stalls), ..Self::default() };
         for (task, jobs) in run.jobs.iter().enumerate() {
             for (index, job) in jobs.iter().enumerate() {
@@ -125,7 +129,8 @@ impl Judgement {
                     let promised = run.demand_of_jobs(task, index).response(&supply);
                     involved.iter().any(longer) && promised > promise.tasks[task].deadline
                 };
-                let took = || format!(" took {:.1} ms of processor time and", ms(run.cost(task, index)));
+                let took =
+                    || format!(" took {:.1} ms of processor time and", ms(run.cost(task, index)));
                 found.add(&what, promise, stalls, is_longer, took);
             }
         }
@@ -208,7 +213,8 @@ impl Judgement {
         self.longer += other.longer;
         self.broken.extend(other.broken);
         self.most_of_deadline = self.most_of_deadline.max(other.most_of_deadline);
-        self.stalls = if self.stalls.is_empty() { other.stalls } else { "of several runs".to_owned() };
+        self.stalls =
+            if self.stalls.is_empty() { other.stalls } else { "of several runs".to_owned() };
         self
     }
 }
@@ -363,7 +369,8 @@ mod tests {
 
     #[test]
     fn a_lost_core_is_counted_whether_the_job_was_late_or_not() {
-        let lost = |ms: i64| Stalls::of(Some(vec![[50 * MS, (52 + ms) * MS]]), &Runtimes::default());
+        let lost =
+            |ms: i64| Stalls::of(Some(vec![[50 * MS, (52 + ms) * MS]]), &Runtimes::default());
         let starved = run(vec![[0, 10], [140, 160]], vec![vec![[0, 0, 160]]]);
         let found = judge(&starved, &lost(3));
         assert_eq!((found.lost, found.lost_and_late, found.broken.len()), (1, 1, 0));

@@ -60,6 +60,9 @@ mod tests {
         assert_eq!(words.join(" "), "reserve apply web --budget 29167us/50ms --alone");
         assert!(apply(&serde_json::json!({"schedulable": false}), "web").is_err());
         let tasks = [Declared { cost: 30_000_000, deadline: 150_000_000 }];
-        assert!(file(&tasks, 10).contains("cost_ppm = 100000\n[[task]]\nname = \"tau1\"\ncost = \"30000000ns\""));
+        assert!(
+            file(&tasks, 10)
+                .contains("cost_ppm = 100000\n[[task]]\nname = \"tau1\"\ncost = \"30000000ns\"")
+        );
     }
 }

@@ -37,4 +37,18 @@ const TESTS: &[Test] = &[
         seconds: 80,
         run: smoke::sawtooth,
     },
+    Test {
+        name: "experiment-promises",
+        about: "four random task sets, each in the reservation that its plan recommends, beside a busy host: no job late inside its promise",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 120,
+        run: smoke::promises,
+    },
 ];

@@ -22,6 +22,11 @@ pub(crate) fn sawtooth(ctx: &Context) -> anyhow::Result<String> {
     smoke(ctx, "vebt-sawtooth")
 }
 
+/// A few random task sets in the reservations that their plans recommend.
+pub(crate) fn promises(ctx: &Context) -> anyhow::Result<String> {
+    smoke(ctx, "rtvm-promises")
+}
+
 /// Runs the experiment in this test's namespaces and process group, so that Ctrl-C reaches it and
 /// it is never left behind. The last line of its output is its verdict.
 fn smoke(ctx: &Context, name: &str) -> anyhow::Result<String> {
