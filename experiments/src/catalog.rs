@@ -198,7 +198,7 @@ pub(crate) const ALL: &[Experiment] = &[
     Experiment {
         name: "rtvm-apache",
         about: "Apache with a program that computes, on a loaded host and in a reservation (Real-time virtual machines, table 1)",
-        minutes: 4,
+        minutes: 70,
         run: rtvm::apache::run,
         smoke: None,
     },

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `costs.rs` | the actual cost of each job of a run |
+//! | `load.rs` | what keeps the host busy: ordinary processes, or the paper's real-time tasks |
 //! | `judge.rs` | whether each job was in time, and which late ones are excused |
 //! | `plan.rs` | what `reserve plan` recommends for a guest's tasks |
 //! | `witness.rs` | when a core was taken away |
@@ -14,12 +15,13 @@
 pub mod costs;
 mod inside;
 pub mod judge;
+mod load;
 pub mod plan;
 pub mod runtimes;
 pub mod stolen;
 pub mod witness;
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -31,6 +33,7 @@ use crate::host::Host;
 use crate::scenario::Context;
 
 pub use inside::{Inside, Observed, VM, prefer};
+pub use load::{Load, RealTimeLoad};
 
 /// tau1 and tau2 of the paper's example: cost and period, ms.
 pub const TASKS: [&str; 2] = ["30/150", "50/200"];
@@ -40,56 +43,6 @@ pub const TASKS: [&str; 2] = ["30/150", "50/200"];
 pub fn tasks() -> Vec<String> {
     TASKS.map(str::to_owned).to_vec()
 }
-/// Busy processes for each processor.
-const LOAD: usize = 3;
-/// Busy processes for each processor, if the guest must not get what it needs.
-const STARVING: usize = 6;
-
-/// Busy processes, until dropped.
-#[derive(Debug)]
-pub struct Load(Vec<Child>);
-
-impl Load {
-    /// Starts three for each processor.
-    ///
-    /// # Errors
-    /// When one cannot be started.
-    pub fn start() -> anyhow::Result<Self> {
-        Self::of(LOAD)
-    }
-
-    /// Starts six for each processor, so that a guest without a reservation must be late: on two
-    /// processors it is one of 13 equal threads and gets 15 % of a processor, while the paper's
-    /// tasks need 45 %.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn starving() -> anyhow::Result<Self> {
-        Self::of(STARVING)
-    }
-
-    /// The busy processes.
-    pub fn pids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().map(Child::id)
-    }
-
-    fn of(each: usize) -> anyhow::Result<Self> {
-        let one =
-            || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
-        let count = each * timevisor_linux::affinity::online()?.len();
-        Ok(Self((0..count).map(|_| one()).collect::<Result<_, _>>()?))
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Releases every reservation on drop, so that this machine is restored however a test ends.
 #[derive(Debug)]
 pub struct Restore(Command);
