@@ -120,8 +120,17 @@ fn table(rows: &[ReserveRow], since: impl Fn(&ReserveRow) -> Option<Since>) -> S
         return "nothing is reserved\n".to_owned();
     }
     let mut out = format!(
-        "{:<16} {:>4} {:>4} {:>18} {:>7} {:>7} {:>7} {:>9} {:>6}  status\n",
-        "vm", "vcpu", "core", "budget of period", "used", "slack", "waits", "exhausted", "broken"
+        "{:<16} {:>4} {:>4} {:>18} {:>7} {:>7} {:>7} {:>9} {:>6} {:>14}  status\n",
+        "vm",
+        "vcpu",
+        "core",
+        "budget of period",
+        "used",
+        "slack",
+        "waits",
+        "exhausted",
+        "broken",
+        "late (by host)"
     );
     let ms = |ns: u64| ns as f64 / 1e6;
     for row in rows {
@@ -132,14 +141,19 @@ fn table(rows: &[ReserveRow], since: impl Fn(&ReserveRow) -> Option<Since>) -> S
         let of = |value: fn(&Since) -> f64| {
             now.as_ref().map_or_else(|| "-".to_owned(), |now| percent(value(now)))
         };
+        let late = row.late.as_ref().map_or_else(
+            || "-".to_owned(),
+            |late| format!("{} ({})", late.count(), late.host_broke),
+        );
         let [broken, exhausted] = row.audit.map_or([0, 0], |audit| [audit.broken, audit.exhausted]);
         out += &format!(
-            "{:<16} {:>4} {core:>4} {budget:>18} {:>7} {:>7} {:>7} {exhausted:>9} {broken:>6}  {}\n",
+            "{:<16} {:>4} {core:>4} {budget:>18} {:>7} {:>7} {:>7} {exhausted:>9} {broken:>6} {:>14}  {}\n",
             row.vm,
             row.vcpu,
             of(|now| now.used),
             of(|now| now.slack),
             of(|now| now.waited),
+            late,
             row.problem.as_deref().unwrap_or("in force")
         );
     }
@@ -149,7 +163,7 @@ fn table(rows: &[ReserveRow], since: impl Fn(&ReserveRow) -> Option<Since>) -> S
 fn as_json(row: &ReserveRow, since: Option<Since>) -> Value {
     let mut out = json!({
         "vm": row.vm, "vcpu": row.vcpu, "tid": row.tid, "core": row.core, "budget_ns": row.budget_ns,
-        "period_ns": row.period_ns, "problem": row.problem,
+        "period_ns": row.period_ns, "problem": row.problem, "late": row.late,
     });
     if let Some(now) = since {
         out["used"] = json!(now.used);
@@ -163,7 +177,7 @@ fn as_json(row: &ReserveRow, since: Option<Since>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use timevisor_protocols::control::{Promise, ReserveAudit};
+    use timevisor_protocols::control::{LateJobs, Promise, ReserveAudit};
 
     use super::*;
 
@@ -183,6 +197,7 @@ mod tests {
             ran_ns: Some(ran_ns),
             waited_ns: Some(waited_ns),
             audit: Some(ReserveAudit { broken, ..ReserveAudit::default() }),
+            late: Some(LateJobs { host_broke: 1, guest_policy: 2, ..LateJobs::default() }),
             problem: None,
         }
     }
@@ -197,7 +212,7 @@ mod tests {
         assert_eq!((since.used, since.waited, since.broken), (0.3, 0.25, 2));
         assert!((since.slack - 0.25).abs() < 1e-9, "{since:?}");
         let words = table(std::slice::from_ref(&later), |_| Some(since));
-        for said in ["20 of 50 ms", "30.0 %", "25.0 %", "in force"] {
+        for said in ["20 of 50 ms", "30.0 %", "25.0 %", "3 (1)", "in force"] {
             assert!(words.contains(said), "{words}");
         }
         assert_eq!(as_json(&later, Some(since))["used"], 0.3);

@@ -63,6 +63,7 @@ pub fn be_introspector() -> Result<()> {
             prefixes: Arc::new(Prefixes::start(&directory)),
             known: Arc::default(),
             broken: Arc::default(),
+            stamps: Arc::default(),
         },
         workers: BTreeMap::new(),
         ending: Vec::new(),
@@ -278,6 +279,9 @@ impl Worker {
                 self.tasks.clone_from(&told.tasks);
                 let parts = parts(told.tasks.iter().cloned()).into_iter().enumerate();
                 all.extend(parts.map(|(n, tasks)| News::Tasks { first: n == 0, tasks }));
+            }
+            if !told.late.is_empty() {
+                all.push(News::Late(std::mem::take(&mut told.late)));
             }
             if let Some((need, asked)) = told.need.take() {
                 all.push(News::Need { need: need.into(), asked });

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use timevisor_guests::qemu::Qemu;
+use timevisor_introspection::tasks::late::Late;
 use timevisor_linux::helper::LONGEST;
 use timevisor_protocols::control::{IntrospectAttach, IntrospectSenseless};
 use timevisor_schedule::Reservation;
@@ -67,6 +68,8 @@ pub enum News {
     Ended,
     /// The processes whose trap points cannot be removed, and why; of no session.
     Stuck(Vec<(u32, String)>),
+    /// Jobs that were late; times by CLOCK_MONOTONIC.
+    Late(Vec<Late>),
     /// Events, and how many were forgotten before them.
     Events { forgotten: u64, events: Vec<Value> },
 }

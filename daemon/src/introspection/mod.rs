@@ -19,6 +19,7 @@
 //! | `socket.rs` | the link to QEMU's plugin or to its gdb stub |
 //! | `kvm.rs` | the link to a guest under KVM: its code in memory, and BPF programs on this host |
 //! | `in_place.rs` | the traps in guests' code, in a journal for the introspector that starts after a crash |
+//! | `stamps.rs` | when an event happened, by CLOCK_MONOTONIC |
 //! | `target.rs` | where a VM's memory is, and which backend traps its calls |
 
 mod in_place;
@@ -34,6 +35,7 @@ mod searching;
 mod session;
 mod shared;
 mod socket;
+mod stamps;
 mod target;
 mod watch;
 
@@ -225,6 +227,7 @@ impl Introspection {
             if session.take_pause() {
                 vms.pause_for_a_moment(vm);
             }
+            session.explain_late(vm, now, reservations);
             let asked = follow(vm, session, now, vms, reservations);
             session.reserved.after_ns =
                 asked.map_or(session.reserved.after_ns, |at| since(at, clock));

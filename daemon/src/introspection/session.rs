@@ -6,17 +6,23 @@ use timevisor_guests::qemu::Qemu;
 use timevisor_introspection::backend::choice::Choice;
 use timevisor_introspection::tasks::follow::{Attempt, Follow};
 use timevisor_introspection::tasks::history::History;
+use timevisor_introspection::tasks::late::Late;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
 use timevisor_schedule::synthesis::Sharing;
+use timevisor_time::Duration;
 
 use super::message::{News, State};
 use super::need::Need;
+use super::shared::MOST_LATE;
 use crate::announce::Budget;
+use crate::reservations::Reservations;
 
 /// Log lines an hour that a guest may cause.
 const LINES: usize = 20;
+/// A vCPU is looked at every 20 ms; so long after a job that has surely been done, ns.
+const SAMPLED_WITHIN: i64 = 200_000_000;
 /// As many tasks as the introspector knows of a guest.
 const MOST_TASKS: usize = 2 * timevisor_introspection::tasks::table::MOST;
 
@@ -40,6 +46,8 @@ pub struct Session {
     pub ending: bool,
     /// How many lines the guest's tasks may still cause.
     pub told: Budget,
+    /// Late jobs whose cause is not known yet.
+    late: Vec<Late>,
 }
 
 impl Session {
@@ -65,6 +73,7 @@ impl Session {
             follow: Follow::default(),
             ending: false,
             told: Budget::hourly(LINES),
+            late: Vec::new(),
         }
     }
 
@@ -78,6 +87,10 @@ impl Session {
                 }
                 let room = MOST_TASKS.saturating_sub(self.tasks.len());
                 self.tasks.extend(tasks.into_iter().take(room));
+            }
+            News::Late(late) => {
+                let room = MOST_LATE.saturating_sub(self.late.len());
+                self.late.extend(late.into_iter().take(room));
             }
             News::Need { need, asked } => self.need = Some((need.into(), asked)),
             News::Pause => self.pause = true,
@@ -155,6 +168,18 @@ impl Session {
             senseless_last: self.state.senseless_last.clone(),
             reserved: self.asked.reserve.as_ref().map(|_| self.reserved.clone()),
             tasks: self.tasks.clone(),
+        }
+    }
+
+    /// Asks the host's samples why jobs were late, once there are samples from after them.
+    pub fn explain_late(&mut self, vm: &str, now: Duration, reservations: &mut Reservations) {
+        let known = now.floor_nanos().saturating_sub(SAMPLED_WITHIN);
+        let due: Vec<Late> = self.late.extract_if(.., |late| late.ended < known).collect();
+        for late in due {
+            let text = reservations.late_job(vm, &late);
+            if self.told.take(now) {
+                tracing::warn!("VM {vm}: {text}");
+            }
         }
     }
 

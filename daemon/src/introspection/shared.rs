@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use timevisor_introspection::tasks::follow::Attempt;
 use timevisor_introspection::tasks::history::History;
+use timevisor_introspection::tasks::late::Late;
 use timevisor_protocols::control::IntrospectSenseless;
 use timevisor_time::Duration;
 
@@ -42,7 +43,12 @@ pub struct Told {
     /// A changed need of the tasks, until the main thread takes it.
     pub need: Option<Attempt<Need>>,
     pub history: History,
+    /// Late jobs, until the main thread takes them; at most [`MOST_LATE`].
+    pub late: Vec<Late>,
 }
+
+/// So many late jobs wait to be told; what is more is not told.
+pub const MOST_LATE: usize = 100;
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, Told> {

@@ -1,7 +1,7 @@
 //! A VM to introspect: the location of its memory, and the backend that traps its calls.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context, Result, ensure};
 use timevisor_guests::qemu::{Accelerator, Qemu};
@@ -13,6 +13,7 @@ use timevisor_protocols::control::IntrospectBackend;
 
 use super::in_place::Prefixes;
 use super::known::Known;
+use super::stamps::Stamps;
 use crate::config::KvmChoice;
 
 /// What all sessions of an introspector share.
@@ -23,6 +24,8 @@ pub struct Common {
     pub known: Arc<Known>,
     /// The broken plugins, as the log has them.
     pub broken: Arc<Mutex<String>>,
+    /// When events happened.
+    pub stamps: Arc<OnceLock<Option<Stamps>>>,
 }
 
 /// A VM to introspect, before any of its memory is read.

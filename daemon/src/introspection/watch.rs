@@ -14,7 +14,9 @@ use timevisor_introspection::memory::ram::{InProcess, Ram};
 use timevisor_introspection::os::guest_os::{DecodeError, GuestOs};
 use timevisor_introspection::os::pulse::{Pulse, Sign};
 use timevisor_introspection::tasks::demand::demand;
+use timevisor_introspection::tasks::event::Event;
 use timevisor_introspection::tasks::initial_scan::{Looks, Verdict};
+use timevisor_introspection::tasks::late::{Late, Lateness};
 use timevisor_introspection::tasks::report::Report;
 use timevisor_linux::clock::{monotonic, thread_cpu_time};
 use timevisor_protocols::control::IntrospectSenseless;
@@ -26,8 +28,9 @@ use super::link::Link;
 use super::need::{Need, Rules, need};
 use super::probe::{Found, another_runs, probe, surely_runs};
 use super::searching::Searching;
-use super::shared::Shared;
+use super::shared::{MOST_LATE, Shared};
 use super::socket::Socket;
+use super::stamps::Stamps;
 use super::target::{Common, Target};
 
 /// Maximum time to set or remove trap points: running vCPUs reach a place where points can change
@@ -71,6 +74,8 @@ pub fn watch(
         pulse: Pulse::default(),
         searching: Searching::new(monotonic(), shared.lock().searched),
         senseless: None,
+        lateness: Lateness::default(),
+        stamps: common.stamps.get_or_init(Stamps::measure).as_ref(),
     };
     let hello = watch.backend.handle(Input::Connected, monotonic());
     watch.act(hello)?;
@@ -140,6 +145,8 @@ struct Watch<'a> {
     searching: Searching,
     /// Why the last event that could not be decoded could not.
     senseless: Option<DecodeError>,
+    lateness: Lateness,
+    stamps: Option<&'a Stamps>,
 }
 
 impl Watch<'_> {
@@ -240,7 +247,12 @@ impl Watch<'_> {
         match self.guest_os.decode(raw) {
             Ok(event) => {
                 self.report.on_event(&event);
-                self.shared.lock().history.push(event);
+                let late = self.late(&event);
+                let mut told = self.shared.lock();
+                if told.late.len() < MOST_LATE {
+                    told.late.extend(late);
+                }
+                told.history.push(event);
             }
             Err(error) => {
                 // A guest can cause any number of these: only a change is put into words.
@@ -251,6 +263,13 @@ impl Watch<'_> {
                 told.senseless_last = last.or(told.senseless_last.take());
             }
         }
+    }
+
+    /// The job that has ended with this event, if it was late.
+    fn late(&mut self, event: &Event) -> Option<Late> {
+        let at = self.stamps?.at(event.counter?);
+        let declared = self.rules.map_or(&[][..], |rules| &rules.declared);
+        self.lateness.on_event(event, at, self.guest_os.tasks(), declared)
     }
 
     /// Which read of which function failed.

@@ -70,6 +70,7 @@ pub fn row(of: Row<'_, Change>) -> ReserveRow {
         ran_ns: of.ran,
         waited_ns: of.waited,
         audit,
+        late: None,
         problem: of.problem,
     }
 }

@@ -7,16 +7,19 @@
 //! | `plan.rs` | the changes that implement a reservation |
 //! | `explain.rs` | what the kernel's refusals mean |
 //! | `guests.rs` | the daemon's VMs as the state machine's guests |
+//! | `late.rs` | late jobs that introspection has seen, and their causes |
 //! | `control.rs` | conversion of the control protocol's types |
 
 mod control;
 mod explain;
 mod guests;
 mod host;
+mod late;
 mod plan;
 
 use std::path::Path;
 
+use timevisor_introspection::tasks::late::Late;
 use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{
     ErrorBody, Reservations as Answer, ReserveApply, ReserveMissed, ReserveRelease, Response,
@@ -26,11 +29,13 @@ use timevisor_schedule::Reservation;
 use timevisor_time::Duration;
 
 use self::host::{LinuxHost, with_causes};
+use self::late::LateJobs;
 use crate::vms::Vms;
 
 pub struct Reservations {
     host: LinuxHost,
     machine: reservation::Reservations<Change>,
+    late: LateJobs,
 }
 
 impl Reservations {
@@ -40,7 +45,7 @@ impl Reservations {
         let journal = host.read().map_err(with_causes);
         let configured = configured.iter().map(control::request).collect();
         let machine = reservation::Reservations::start(journal, configured, &mut host);
-        Self { host, machine }
+        Self { host, machine, late: LateJobs::default() }
     }
 
     pub fn poll_at(&self) -> Duration {
@@ -90,6 +95,14 @@ impl Reservations {
         }
     }
 
+    /// Finds out why a job was late that introspection has seen, and counts it. Returns it in words.
+    pub fn late_job(&mut self, vm: &str, late: &Late) -> String {
+        let vcpu = u32::from(late.vcpu);
+        let [from, to] = [late.released, late.ended].map(|ns| u64::try_from(ns).unwrap_or(0));
+        let missed = self.machine.missed((vm, vcpu), from, to).ok();
+        self.late.count(vm, late, missed.map(control::missed))
+    }
+
     /// Sets a VM's reservation to what introspection learned that its tasks need (and whether it
     /// must be alone on its core); with `None`, releases it.
     pub fn follow_guest(
@@ -102,7 +115,8 @@ impl Reservations {
     }
 
     fn answer(&self, changes: Vec<String>, problems: Vec<String>) -> Response {
-        let reservations = self.machine.rows(&self.host).into_iter().map(control::row).collect();
+        let rows = self.machine.rows(&self.host).into_iter().map(control::row);
+        let reservations = rows.map(|row| self.late.with(row)).collect();
         Response::Reservations(Answer { reservations, changes, problems })
     }
 }

@@ -101,7 +101,9 @@ fn of_sets(ctx: &Context, sets: usize, jobs: u64) -> anyhow::Result<Judgement> {
         }
         rows.push(row);
         // What was measured is not lost if a later set fails.
-        write(&rows)?;
+        if rows.len().is_multiple_of(CALIBRATED_FOR) || rows.len() == sets {
+            write(&rows)?;
+        }
     }
     let all = rows.iter().map(|row| row.judged.clone()).reduce(Judgement::and).unwrap_or_default();
     println!("\n{} sets ({refused} more were refused by the plan): {all}", rows.len());

@@ -103,6 +103,17 @@ fn deadline_task(task: &Task) -> Option<Planned> {
     Some(Planned { name: name(task), cost: asked.runtime_ns, deadline, period, blocking: 0 })
 }
 
+/// The deadline and period of a task (ns), as it states them or its operator declares them; `None` if
+/// nobody does.
+#[must_use]
+pub fn deadline_of(task: &Task, declared: &[Declared]) -> Option<(u64, u64)> {
+    if let Some(planned) = deadline_task(task) {
+        return Some((planned.deadline, planned.period));
+    }
+    let needs = Fixed::of(task, declared)?.needs?;
+    Some((needs.period, needs.period))
+}
+
 fn name(task: &Task) -> String {
     format!("{} {}", task.thread.tid, task.thread.comm)
 }

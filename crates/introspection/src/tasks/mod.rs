@@ -7,6 +7,7 @@
 //! | [`initial_scan`] | the tasks that started before the trap points were set |
 //! | [`history`] | the latest events |
 //! | [`report`] | when tasks and demand are reported again |
+//! | [`late`] | which of their jobs were late |
 //! | [`demand`] | what these tasks need of a vCPU |
 //! | [`follow`] | how a reservation follows this demand |
 
@@ -15,5 +16,6 @@ pub mod event;
 pub mod follow;
 pub mod history;
 pub mod initial_scan;
+pub mod late;
 pub mod report;
 pub mod table;

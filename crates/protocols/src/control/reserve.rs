@@ -108,6 +108,35 @@ pub struct MissedJob {
     pub missing_ns: u64,
 }
 
+/// Late jobs that introspection has seen, by the cause that the host's samples show; since the introspection
+/// began.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LateJobs {
+    /// The vCPU got less than its reservation.
+    pub host_broke: u64,
+    /// The guest had more work than declared.
+    pub guest_under_declared: u64,
+    /// The vCPU slept although the job was ready.
+    pub guest_policy: u64,
+    /// The cause is not known.
+    pub unclear: u64,
+    /// The last one's task: its thread id and name.
+    pub last_task: String,
+    /// How long after its deadline that one ended, at least.
+    pub last_late_by_ns: u64,
+    /// Its cause.
+    pub last_cause: Option<MissedCause>,
+}
+
+impl LateJobs {
+    /// All of them.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let guests = self.guest_under_declared.saturating_add(self.guest_policy);
+        self.host_broke.saturating_add(guests).saturating_add(self.unclear)
+    }
+}
+
 /// The reservations, and the changes made.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reservations {
@@ -168,6 +197,9 @@ pub struct ReserveRow {
     /// Results of the one-second intervals since then; absent without a guarantee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<ReserveAudit>,
+    /// Jobs of introspected tasks on this vCPU that were late; absent: none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<LateJobs>,
     /// Why the guarantee does not hold at present; absent: it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
