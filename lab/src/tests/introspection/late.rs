@@ -1,7 +1,10 @@
 //! A guest's late jobs and their causes, without a question: introspection sees that a job ended too late, and the
 //! host's samples say why.
 
-use anyhow::{Context as _, ensure};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 use timevisor_linux::scheduling::Attributes;
 
@@ -10,11 +13,15 @@ use crate::introspection::emulated::{emulated, row};
 use crate::real_time::{Load, Restore, costs, text};
 use crate::scenario::Context;
 
-/// Cost, period and runtime under SCHED_DEADLINE, ms.
-const TASKS: [&str; 1] = ["40/150/120"];
+/// Cost, period and runtime under SCHED_DEADLINE, ms. A job that is late by little still sleeps before the next
+/// one, and only a sleep or a yield says that it has ended.
+const TASKS: [&str; 1] = ["30/60/50"];
 const SECONDS: u64 = 6;
-/// Enough, and much too little.
-const BUDGETS: [&str; 2] = ["45ms/50ms", "8ms/50ms"];
+/// Enough; and enough in the long run, but too little for a job whose release comes just after a budget.
+const BUDGETS: [&str; 2] = ["45ms/50ms", "28ms/50ms"];
+/// What the vCPU is left with now and then, behind timevisord's back, and for how long.
+const TAKEN: u64 = 2_000_000;
+const FOR: Duration = Duration::from_millis(150);
 
 pub(crate) fn late(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
@@ -53,12 +60,26 @@ pub(crate) fn late(ctx: &Context) -> anyhow::Result<String> {
     let found = counts(&host)?;
     ensure!(found[HOST_BROKE] == before[HOST_BROKE], "the host is blamed: {found:?}");
 
-    // The host takes the vCPU's policy away: now it is the host.
+    // Somebody takes the reservation away for a moment, again and again: now it is the host.
     host.cli(&["reserve", "apply", "web", "--alone", "--budget", enough])?;
     let tid = u32::try_from(held(&host)?["tid"].as_u64().context("no tid")?)?;
-    Attributes::other().set(tid)?;
-    let _more = Load::starving()?;
-    let run = costs::run_tasks(&mut guest, (turns, SECONDS), false, 0, &tasks)?;
+    let ended = AtomicBool::new(false);
+    let run = std::thread::scope(|scope| -> anyhow::Result<_> {
+        let taking = scope.spawn(|| -> anyhow::Result<()> {
+            let ours = Attributes::of(tid)?;
+            while !ended.load(Ordering::Relaxed) {
+                std::thread::sleep(FOR * 6);
+                Attributes { runtime: TAKEN, ..ours }.set(tid)?;
+                std::thread::sleep(FOR);
+                ours.set(tid)?;
+            }
+            Ok(())
+        });
+        let run = costs::run_tasks(&mut guest, (turns, SECONDS), false, 0, &tasks);
+        ended.store(true, Ordering::Relaxed);
+        taking.join().map_err(|_| anyhow!("the thread that takes it away panicked"))??;
+        run
+    })?;
     told.push(format!("{enough}, taken away: {}", text(&run.found)));
     host.wait_until("the host to be blamed", |host| {
         Ok(counts(host)?[HOST_BROKE] > found[HOST_BROKE])

@@ -2,6 +2,7 @@
 
 pub(crate) mod again;
 pub(crate) mod deadline_kernels;
+pub(crate) mod floors;
 pub(crate) mod inherits;
 pub(crate) mod kvm;
 pub(crate) mod libvirt;
@@ -98,6 +99,20 @@ const TESTS: &[Test] = &[
         ],
         seconds: 300,
         run: deadline_kernels::kernels,
+    },
+    Test {
+        name: "reserve-floors",
+        about: "what the kernel's fair server gives one busy thread beside a busy SCHED_FIFO one, alone and beside others; SCHED_DEADLINE beside it (by name only)",
+        tier: Tier::Weekly { why: "it measures a kernel, not our code" },
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 90,
+        run: floors::floors,
     },
     Test {
         name: "reserve-libvirt-v2",
