@@ -13,6 +13,8 @@
 //! | [`fixed_priority`] | response times; exact for constrained deadlines |
 //! | [`edf`] | the processor demand test, by QPA |
 //! | [`edf_response`] | response times under EDF |
+//! | [`together`] | [`Together`]: the time in which all vCPUs of a guest run at once |
+//! | [`global`] | a guest's tasks on any of its vCPUs |
 //! | [`verdict`] | one answer for either policy |
 //! | `search` | searches by bisection |
 //! | [`synthesis`] | the least budget, the best period |
@@ -21,6 +23,7 @@
 //! | [`adaptive`] | budgets that follow what is used, for VMs without deadlines |
 //! | [`audit`] | whether a reservation got what it was guaranteed |
 //! | [`partition`] | assigns a guest's tasks to its vCPUs |
+//! | [`fleet`] | assigns the vCPUs of several VMs to cores |
 //!
 //! All times are whole nanoseconds; all rounding is conservative, that is, against the tasks. What
 //! it does not do: measure, enforce, or know where tasks come from.
@@ -40,6 +43,8 @@ pub mod demand;
 pub mod edf;
 pub mod edf_response;
 pub mod fixed_priority;
+pub mod fleet;
+pub mod global;
 mod horizon;
 pub mod measured;
 mod missed;
@@ -54,6 +59,7 @@ pub mod supply;
 pub mod synthesis;
 pub mod task;
 mod tester;
+pub mod together;
 pub mod verdict;
 
 pub use aligned::Aligned;
@@ -61,6 +67,7 @@ pub use overheads::Overheads;
 pub use reservation::{InvalidReservation, Reservation};
 pub use supply::{Dedicated, Late, Linear, Supply, Ticked, Worst};
 pub use task::{InvalidTask, Overhead, Policy, Task, TaskSet};
+pub use together::Together;
 pub use verdict::{Verdict, judge};
 
 #[cfg(test)]

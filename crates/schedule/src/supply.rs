@@ -25,6 +25,11 @@ pub struct Line {
     pub delay: u64,
 }
 
+impl Line {
+    /// Of a supply that never gives anything.
+    pub(crate) const NONE: Self = Self { numerator: 0, denominator: 1, delay: 0 };
+}
+
 /// A dedicated processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dedicated;

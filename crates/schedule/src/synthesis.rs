@@ -10,6 +10,7 @@ use crate::sensitivity::greatest_costs;
 use crate::supply::{Late, Line, Linear, Supply, Ticked, Worst};
 use crate::task::TaskSet;
 use crate::tester::Tester;
+use crate::together::Together;
 use crate::verdict::{Verdict, fits, judge};
 
 /// Minimum margin above what the analysis needs; 1/1000.
@@ -67,8 +68,12 @@ impl Search {
     #[must_use]
     pub fn with_slack(&self, set: &TaskSet, least: Reservation) -> Option<Reservation> {
         let here = self.least_budget(set, least.period())?;
-        let slack = least.budget() + (least.budget() * SLACK).div_ceil(1000);
-        self.reservation(here.max(slack).min(least.period()), least.period())
+        self.reservation(here.max(Self::slackened(least)).min(least.period()), least.period())
+    }
+
+    /// The budget that has the least slack above this one.
+    pub(crate) fn slackened(least: Reservation) -> u64 {
+        least.budget() + (least.budget() * SLACK).div_ceil(1000)
     }
 
     /// The reservation with this budget.
@@ -110,12 +115,28 @@ impl Search {
         self.supply(of)
     }
 
+    /// What is left of a budget when interrupts have taken from it, and how much that is. Whatever is
+    /// taken in a period may be taken from its budget.
+    fn left(&self, of: Reservation) -> Option<(Reservation, u64)> {
+        let (tick, taken) = (self.overheads.tick, self.overheads.taken_in(of.period()));
+        let usable = of.budget().checked_sub(taken).filter(|usable| *usable >= tick.max(1))?;
+        Some((Reservation::new(usable, of.deadline(), of.period()).ok()?, taken))
+    }
+
+    /// The time in which this many vCPUs with such a reservation run at once; `None` unless each is
+    /// alone on its core, and the releases are not assumed to be at replenishments.
+    #[must_use]
+    pub fn together(&self, of: Reservation, vcpus: u16) -> Option<Together> {
+        let Overheads { tick, latency, burst, .. } = self.overheads;
+        let alone = self.sharing == Sharing::Alone;
+        let (left, _) = alone.then(|| self.left(of)).flatten()?;
+        let (late, once) = (latency.saturating_mul(2), tick.saturating_add(burst));
+        Some(Together { of: left, late, once, vcpus })
+    }
+
     fn supply(&self, of: Reservation) -> Option<Delivered> {
         let Overheads { tick, latency, burst, .. } = self.overheads;
-        // Whatever is taken in a period may be taken from its budget.
-        let taken = self.overheads.taken_in(of.period());
-        let usable = of.budget().checked_sub(taken).filter(|usable| *usable >= tick.max(1))?;
-        let left = Reservation::new(usable, of.deadline(), of.period()).ok()?;
+        let (left, taken) = self.left(of)?;
         // A job's wake-up may be late, during which a budget is used up, and then the next one.
         let twice = latency.saturating_mul(2);
         let (supply, late) = match (self.sharing, self.model) {
