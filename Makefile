@@ -151,6 +151,7 @@ EVERY ?= 16
 reservations: ## Promises for SETS=100000 random task sets in reservations, against simulated SCHED_DEADLINE; least budgets of every EVERY=16th
 	@mkdir -p target/results
 	$(CARGO) run --quiet --release -p timevisor-simulation --bin check-reservations -- $(SETS) $(SEED) $(EVERY) target/results/reservations.json
+	$(CARGO) run --quiet --release -p timevisor-simulation --bin check-reservations -- --vcpus $$(($(SETS) / 20)) $(SEED)
 
 experiment: ## Published evaluations: make experiment NAME=quartzv-sync MINUTES=5 (NAME=list); docs/evaluation/
 	@$(EXPERIMENTS) $(if $(filter list,$(NAME)),list,run $(NAME) $(if $(filter-out file default,$(origin MINUTES)),--minutes $(MINUTES)))

@@ -9,6 +9,7 @@
 //! | [`windows`] | supplies as defined by theory |
 //! | [`server`] | [`server::Server`]: one reservation as SCHED_DEADLINE implements it |
 //! | [`processor`] | several of them on a core, by earliest deadline first |
+//! | [`global`] | a guest that schedules over several vCPUs by itself |
 //! | [`rivals`] | [`rivals::Rivals`]: the others on the core |
 //! | [`claims`] | [`claims::Claim`]: each kind of supply that the analysis knows |
 //! | [`attacks`] | attempts to break one |
@@ -17,13 +18,14 @@
 //! | [`tally`] | [`tally::Tally`]: many of them |
 //!
 //! What it does not do: charge for switches and interrupts (the analysis adds them to costs),
-//! simulate several cores, or imitate any measured workload. Fixed-point rounding of the kernel is
+//! or imitate any measured workload. Fixed-point rounding of the kernel is
 //! imitated where budgets depend on it.
 
 pub mod attacks;
 pub mod claims;
 pub mod crashes;
 pub mod examine;
+pub mod global;
 pub mod guest;
 pub mod processor;
 pub mod releases;
