@@ -182,13 +182,14 @@ fn awaited(directory: &Path, options: &Apply, mut answer: Reservations) -> Resul
 }
 
 fn recommended(path: &Path, options: &Apply) -> Result<Budget> {
-    let set = file::read(path)?;
+    let set = file::read(path)?.on_vcpu(options.vcpu)?;
     let question = plan::Question {
         period: options.period.map(ns),
         budget: None,
         sharing: if options.alone { Sharing::Alone } else { Sharing::Shared },
         overheads: options.host.known()?.overheads,
         switch: ns(super::SWITCH),
+        on: plan::On::One,
     };
     let plan::Plan::Found(found) = plan::make(&set, &question)? else {
         bail!("the tasks fit into no reservation; see `timevisor reserve plan {}`", path.display());

@@ -5,6 +5,10 @@
 //! | --- | --- |
 //! | `file.rs` | the task file |
 //! | `plan.rs` | from tasks to a [`plan::Plan`] |
+//! | `asked.rs` | its analysis: on one vCPU, on any of several |
+//! | `because.rs` | what of a host makes it fail |
+//! | `several.rs` | a guest with several vCPUs |
+//! | `fleet.rs`, `fleet_text.rs` | several VMs on a host |
 //! | `overheads.rs` | what the host takes from reservations |
 //! | `measure.rs` | measuring that |
 //! | `text.rs` | a plan in words |
@@ -13,13 +17,18 @@
 //! | `top.rs` | the same: what each reservation uses now |
 //! | `missed.rs` | the same: why a job was late |
 
+mod asked;
+mod because;
 mod file;
+mod fleet;
+mod fleet_text;
 mod held;
 mod measure;
 mod missed;
 pub mod overheads;
 mod plan;
 mod plot;
+mod several;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -29,11 +38,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use timevisor_schedule::TaskSet;
-use timevisor_schedule::partition::partition;
-use timevisor_schedule::synthesis::{Search, Sharing};
+use timevisor_schedule::synthesis::Sharing;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -58,13 +65,15 @@ pub enum Command {
 #[derive(Args)]
 pub struct PlanOptions {
     /// Tasks in TOML (docs/reference/reservations.md)
-    file: PathBuf,
+    #[arg(required_unless_present = "vms", conflicts_with = "vms")]
+    file: Option<PathBuf>,
     /// The reservation's period, for example 50ms; by default the one that costs least
     #[arg(long, value_name = "SPAN", value_parser = span)]
     period: Option<Duration>,
-    /// Divide the tasks among this many vCPUs, each with its own reservation
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["budget", "plot"])]
-    vcpus: u16,
+    #[command(flatten)]
+    several: several::Options,
+    #[command(flatten)]
+    fleet: fleet::Options,
     /// Judge this budget instead of searching for the least one
     #[arg(long, value_name = "SPAN", value_parser = span, requires = "period")]
     budget: Option<Duration>,
@@ -104,12 +113,17 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
 }
 
 fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
-    let set = file::read(&options.file)?;
-    if options.vcpus > 1 {
-        return make_plans(&set, options);
-    }
     let host = options.host.known()?;
-    let plan = plan::make(&set, &options.question(&host))?;
+    if let Some(vms) = options.fleet.file() {
+        return fleet::run(vms, options, &host);
+    }
+    let tasks = file::read(options.file.as_deref().context("no file of tasks is given")?)?;
+    let on = options.several.on(&tasks);
+    if on == plan::On::One && (!tasks.stated.is_empty() || options.several.vcpus > 1) {
+        return several::run(&tasks, options, &host);
+    }
+    let set = tasks.set;
+    let plan = plan::make(&set, &plan::Question { on, ..options.question(&host) })?;
     if let Some(path) = &options.plot
         && let Some(svg) = plot::svg(&set, &plan, options.sharing())
     {
@@ -121,32 +135,6 @@ fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
         print!("{}", text::words(&set, &plan, &host));
     }
     Ok(if plan.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// One for each vCPU.
-fn make_plans(set: &TaskSet, options: &PlanOptions) -> Result<ExitCode> {
-    let period = options.period.map(ns).context("--vcpus needs --period")?;
-    let host = options.host.known()?;
-    let search = Search::new(options.sharing()).on_host(host.overheads);
-    let shares = partition(set.tasks(), set.policy(), options.vcpus.into(), period, &search, MOST)
-        .map_err(|task| {
-            let vcpus = options.vcpus;
-            anyhow!("no division among {vcpus} vCPUs was found: {task} fits on none; take more vCPUs, or another period")
-        })?;
-    let plans: Vec<_> = shares
-        .iter()
-        .map(|share| Ok((&share.set, plan::make(&share.set, &options.question(&host))?)))
-        .collect::<Result<_>>()?;
-    let fit = plans.iter().all(|(_, plan)| plan.fits());
-    if options.json {
-        let rows: Vec<_> = plans.iter().map(|(set, plan)| text::json(set, plan, &host)).collect();
-        println!("{}", serde_json::json!({"schedulable": fit, "vcpus": rows}));
-    } else {
-        for (vcpu, (set, plan)) in plans.iter().enumerate() {
-            print!("vCPU {vcpu}: {}", text::words(set, plan, &host));
-        }
-    }
-    Ok(if fit { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl PlanOptions {
@@ -165,13 +153,10 @@ impl PlanOptions {
             sharing: self.sharing(),
             overheads: host.overheads,
             switch: ns(self.switch),
+            on: plan::On::One,
         }
     }
 }
-
-/// No vCPU is filled above this, 1/1000: the kernel keeps 50 for everything else, and the
-/// recommended budget is above the least one.
-const MOST: u64 = 900;
 
 /// A switch into a reservation.
 const SWITCH: Duration = Duration::from_micros(50);

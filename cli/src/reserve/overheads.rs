@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use timevisor_protocols::control::HostOverheads;
 use timevisor_schedule::Overheads;
 
@@ -39,7 +40,7 @@ pub struct Options {
 /// Parts per million, as `1%`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Share(u32);
+pub struct Share(pub u32);
 
 fn share(text: &str) -> Result<Share> {
     let next = || anyhow!("{text:?} is no share below 100%, as in 1% or 0.25%");
@@ -170,6 +171,15 @@ pub fn text(of: &Overheads) -> Result<String> {
         interference: Share(of.interference_ppm),
         burst: Duration::from_nanos(of.burst),
     })?)
+}
+
+/// For programs.
+pub fn json(of: &Known) -> Value {
+    let Overheads { tick, latency, interference_ppm, burst } = of.overheads;
+    json!({
+        "tick_ns": tick, "latency_ns": latency, "interference_ppm": interference_ppm,
+        "burst_ns": burst, "from": of.from,
+    })
 }
 
 /// For people.

@@ -1,7 +1,9 @@
 //! From tasks to a reservation.
 
+use super::asked::Asked;
+use super::because::Because;
 use anyhow::{Result, bail};
-use timevisor_schedule::synthesis::{Search, Sharing, candidate_periods};
+use timevisor_schedule::synthesis::{Sharing, candidate_periods};
 use timevisor_schedule::{Aligned, Overheads, Reservation, TaskSet, Verdict};
 
 /// Periods are looked for from here up, in these steps; ns. Shorter ones cost more switches than
@@ -19,6 +21,18 @@ pub struct Question {
     pub sharing: Sharing,
     pub overheads: Overheads,
     pub switch: u64,
+    pub on: On,
+}
+
+/// Where the tasks run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum On {
+    /// On the only vCPU.
+    One,
+    /// On this one of several.
+    Vcpu(u16),
+    /// On any of so many, as the guest likes.
+    AnyOf(u16),
 }
 
 /// The answer.
@@ -27,9 +41,9 @@ pub enum Plan {
     /// The least reservation, and what to take.
     Found(Box<Found>),
     /// No reservation of this period (or of any) is enough; this one would be on a host without overheads.
-    TooMuch { period: Option<u64>, in_theory: Option<Reservation> },
+    TooMuch { period: Option<u64>, in_theory: Option<Reservation>, because: Because },
     /// What a given budget gives on this host, and in theory.
-    Judged { reservation: Reservation, verdict: Verdict, in_theory: Verdict },
+    Judged { reservation: Reservation, verdict: Verdict, in_theory: Verdict, because: Because },
 }
 
 /// A reservation and what follows from it.
@@ -40,11 +54,12 @@ pub struct Found {
     /// On this host.
     pub recommended: Reservation,
     pub sharing: Sharing,
+    pub on: On,
     /// What happens in theory with one ns less.
     pub limit: Verdict,
     /// Each task's worst response in the recommended one on this host, ns.
     pub responses: Vec<u64>,
-    /// The greatest cost of each task there, ns.
+    /// The greatest cost of each task there, ns; not of tasks on any of several vCPUs.
     pub greatest: Vec<u64>,
 }
 
@@ -75,10 +90,9 @@ impl Plan {
 const STEP: u64 = 1000;
 
 pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
-    let sharing = question.sharing;
-    let theory = Search::new(sharing);
+    let theory = Asked::of(question)?;
     let here = theory.on_host(question.overheads);
-    if let (Sharing::Aligned, Some(period)) = (sharing, question.period) {
+    if let (Sharing::Aligned, Some(period)) = (question.sharing, question.period) {
         let possible = Reservation::alone(period, period)?;
         if !Aligned(possible).holds_for(set) {
             bail!(
@@ -87,34 +101,44 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
         }
     }
     if let (Some(period), Some(budget)) = (question.period, question.budget) {
-        let reservation = match sharing {
+        let reservation = match question.sharing {
             Sharing::Alone | Sharing::Aligned => Reservation::alone(budget, period)?,
             Sharing::Shared => Reservation::shared(budget, period)?,
         };
         let (verdict, in_theory) = (here.judge(set, reservation), theory.judge(set, reservation));
-        return Ok(Plan::Judged { reservation, verdict, in_theory });
+        let because = if in_theory.is_schedulable() && !verdict.is_schedulable() {
+            let fits = |asked: &Asked| asked.judge(set, reservation).is_schedulable();
+            Because::of(&theory, question.overheads, fits)
+        } else {
+            Because::default()
+        };
+        return Ok(Plan::Judged { reservation, verdict, in_theory, because });
     }
-    let period = match question.period {
-        Some(0) => bail!("a period of 0 ns is none"),
-        Some(period) => Some(period),
-        None => {
-            let periods = candidate_periods(set, SHORTEST, STEPS);
-            let best = |search: &Search| {
-                let smallest = TICKS.saturating_mul(question.overheads.tick);
-                search.best_period(set, periods.iter().copied(), question.switch, smallest)
-            };
-            best(&here).or_else(|| best(&theory)).map(|of| of.period())
-        }
+    if question.period == Some(0) {
+        bail!("a period of 0 ns is none");
+    }
+    let best = |asked: &Asked| {
+        let smallest = TICKS.saturating_mul(question.overheads.tick);
+        let periods = candidate_periods(set, SHORTEST, STEPS);
+        asked.best_period(set, &periods, question.switch, smallest)
     };
-    let of = |search: &Search| {
-        let budget = search.least_budget(set, period?)?;
-        search.reservation(budget, period?)
+    let period =
+        question.period.or_else(|| best(&here).or_else(|| best(&theory)).map(|of| of.period()));
+    let of = |asked: &Asked| {
+        let budget = asked.least_budget(set, period?)?;
+        asked.reservation(budget, period?)
     };
     let least = of(&theory);
     let Some((least, recommended)) =
         least.and_then(|least| Some((least, here.with_slack(set, least)?)))
     else {
-        return Ok(Plan::TooMuch { period: question.period, in_theory: least });
+        let mut because = Because::default();
+        if let Some(of) = least {
+            let fits = |asked: &Asked| asked.least_budget(set, of.period()).is_some();
+            because = Because::of(&theory, question.overheads, fits);
+        }
+        because.instead = question.period.and_then(|_| best(&here));
+        return Ok(Plan::TooMuch { period: question.period, in_theory: least, because });
     };
     let whole = recommended.budget().next_multiple_of(STEP).min(recommended.period());
     let recommended = here.reservation(whole, recommended.period()).unwrap_or(recommended);
@@ -122,9 +146,10 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
         Verdict::Schedulable(responses) => responses,
         _ => bail!("a larger budget is not enough where a smaller one is: please report this"),
     };
-    let greatest = here.greatest_costs(set, recommended).unwrap_or_default();
+    let greatest = here.greatest_costs(set, recommended);
     let limit = theory
         .reservation(least.budget() - 1, least.period())
         .map_or(Verdict::NotKnown, |less| theory.judge(set, less));
-    Ok(Plan::Found(Box::new(Found { least, recommended, sharing, limit, responses, greatest })))
+    let (sharing, on) = (question.sharing, question.on);
+    Ok(Plan::Found(Box::new(Found { least, recommended, sharing, on, limit, responses, greatest })))
 }

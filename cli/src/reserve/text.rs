@@ -8,7 +8,7 @@ use timevisor_schedule::synthesis::Sharing;
 use timevisor_schedule::{Reservation, Task, TaskSet, Verdict};
 
 use super::overheads::{self, Known};
-use super::plan::{Found, KERNEL_SHARE, Plan};
+use super::plan::{Found, KERNEL_SHARE, On, Plan};
 
 pub fn words(set: &TaskSet, plan: &Plan, host: &Known) -> String {
     let mut out = format!(
@@ -18,7 +18,7 @@ pub fn words(set: &TaskSet, plan: &Plan, host: &Known) -> String {
     );
     match plan {
         Plan::Found(found) => found_words(&mut out, set, found, host),
-        Plan::TooMuch { period, in_theory } => {
+        Plan::TooMuch { period, in_theory, because } => {
             if let Some(of) = in_theory {
                 line(&mut out, &format!("in theory     {}", size(of)));
                 line(&mut out, &this_host(host));
@@ -31,14 +31,16 @@ pub fn words(set: &TaskSet, plan: &Plan, host: &Known) -> String {
                     "not possible  no reservation{in_period} is enough{here}, not even a whole processor's; give tasks to another vCPU, or make them shorter"
                 ),
             );
+            because.lines().iter().for_each(|text| line(&mut out, text));
         }
-        Plan::Judged { reservation, verdict, in_theory } => {
+        Plan::Judged { reservation, verdict, in_theory, because } => {
             line(&mut out, &format!("budget        {}", size(reservation)));
             line(&mut out, &this_host(host));
             line(&mut out, &format!("verdict       {}", reason(set, verdict)));
             if in_theory.is_schedulable() != verdict.is_schedulable() {
                 line(&mut out, &format!("in theory     {}", reason(set, in_theory)));
             }
+            because.lines().iter().for_each(|text| line(&mut out, text));
             if let Verdict::Schedulable(responses) = verdict {
                 table(&mut out, set, responses, &[]);
             }
@@ -53,6 +55,9 @@ fn this_host(host: &Known) -> String {
 
 fn found_words(out: &mut String, set: &TaskSet, found: &Found, host: &Known) {
     let beside = match found.sharing {
+        Sharing::Alone if matches!(found.on, On::AnyOf(_)) => {
+            "for each vCPU, each the only one on its core"
+        }
         Sharing::Alone => "as the only reservation on its core",
         Sharing::Aligned => {
             "as the only reservation on its core, with every release at a replenishment"
@@ -79,19 +84,29 @@ fn found_words(out: &mut String, set: &TaskSet, found: &Found, host: &Known) {
         );
     }
     table(out, set, &found.responses, &found.greatest);
-    line(out, &format!("apply with    {}", apply(found)));
+    apply(found).iter().for_each(|command| line(out, &format!("apply with    {command}")));
 }
 
-/// The command that reserves what is recommended.
-fn apply(found: &Found) -> String {
-    let span = |ns: u64| match ns {
+/// As options take it.
+pub fn span(ns: u64) -> String {
+    match ns {
         ns if ns % 1_000_000 == 0 => format!("{}ms", ns / 1_000_000),
         ns if ns % 1000 == 0 => format!("{}us", ns / 1000),
         ns => format!("{ns}ns"),
-    };
+    }
+}
+
+/// The commands that reserve what is recommended, one for each vCPU.
+pub fn apply(found: &Found) -> Vec<String> {
     let (budget, period) = (span(found.recommended.budget()), span(found.recommended.period()));
     let alone = if found.sharing == Sharing::Shared { "" } else { " --alone" };
-    format!("timevisor reserve apply VM --budget {budget}/{period}{alone}")
+    let with =
+        |vcpu: &str| format!("timevisor reserve apply VM{vcpu} --budget {budget}/{period}{alone}");
+    match found.on {
+        On::One => vec![with("")],
+        On::Vcpu(vcpu) => vec![with(&format!(" --vcpu {vcpu}"))],
+        On::AnyOf(vcpus) => (0..vcpus).map(|vcpu| with(&format!(" --vcpu {vcpu}"))).collect(),
+    }
 }
 
 fn line(out: &mut String, text: &str) {
@@ -99,7 +114,7 @@ fn line(out: &mut String, text: &str) {
     let _ = writeln!(out, "{text}");
 }
 
-fn size(of: &Reservation) -> String {
+pub fn size(of: &Reservation) -> String {
     format!("{} ms in {} ms ({:.1} %)", ms(of.budget()), ms(of.period()), of.bandwidth() * 100.0)
 }
 
@@ -145,7 +160,7 @@ fn table(out: &mut String, set: &TaskSet, responses: &[u64], greatest: &[u64]) {
 }
 
 /// Milliseconds with as many places as there are.
-fn ms(ns: u64) -> String {
+pub fn ms(ns: u64) -> String {
     let text = format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -163,21 +178,31 @@ pub fn json(set: &TaskSet, plan: &Plan, host: &Known) -> Value {
                 "period_ns": recommended.period(),
                 "usual_kernels_admit": found.is_usual(),
                 "reason": format!("with less, {}", reason(set, &found.limit)),
-                "apply": apply(found),
+                "apply": match found.on {
+                    On::AnyOf(_) => Value::from(apply(found)),
+                    On::One | On::Vcpu(_) => apply(found).concat().into(),
+                },
             });
             (out, &found.responses, &found.greatest)
         }
-        Plan::TooMuch { period, in_theory } => {
+        Plan::TooMuch { period, in_theory, because } => {
             let least = in_theory.map(|of| of.budget());
-            (json!({"period_ns": period, "minimum_budget_ns": least}), &[], &[])
+            let out = json!({
+                "period_ns": period,
+                "minimum_budget_ns": least,
+                "because": because.json(),
+                "possible_period_ns": because.instead.map(|of| of.period()),
+            });
+            (out, &[], &[])
         }
-        Plan::Judged { reservation, verdict, in_theory } => {
+        Plan::Judged { reservation, verdict, in_theory, because } => {
             let out = json!({
                 "budget_ns": reservation.budget(),
                 "deadline_ns": reservation.deadline(),
                 "period_ns": reservation.period(),
                 "reason": reason(set, verdict),
                 "schedulable_in_theory": in_theory.is_schedulable(),
+                "because": because.json(),
             });
             (out, if let Verdict::Schedulable(all) = verdict { all } else { &[] }, &[])
         }
@@ -188,11 +213,7 @@ pub fn json(set: &TaskSet, plan: &Plan, host: &Known) -> Value {
             "worst_response_ns": responses.get(index), "greatest_cost_ns": greatest.get(index),
         })
     });
-    let taken = &host.overheads;
-    out["overheads"] = json!({
-        "tick_ns": taken.tick, "latency_ns": taken.latency, "interference_ppm": taken.interference_ppm,
-        "burst_ns": taken.burst, "from": host.from,
-    });
+    out["overheads"] = overheads::json(host);
     out["schedulable"] = plan.fits().into();
     out["tasks"] = tasks.collect();
     let of = |(task, ns): (&Task, &u64)| (task.name.clone(), Value::from(*ns));

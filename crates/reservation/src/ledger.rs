@@ -8,10 +8,6 @@ use timevisor_schedule::Reservation;
 use timevisor_schedule::admission::{Host, core_keeps};
 use timevisor_schedule::edf::Demand;
 
-/// Generous figures for Linux without PREEMPT_RT. It enforces budgets at its tick, 250 times a
-/// second in most distributions.
-const HOST: Host = Host { switch: 20_000, blocking: 50_000, tick: 4_000_000 };
-
 /// Why a core cannot keep a reservation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
@@ -88,7 +84,7 @@ impl Ledger {
             .chain([*wanted])
             .collect();
         // A reservation that has the core to itself competes with nobody.
-        let kept = all.len() == 1 || core_keeps(&all, &HOST) == Demand::Supplied;
+        let kept = all.len() == 1 || core_keeps(&all, &Host::LINUX) == Demand::Supplied;
         kept.then_some(()).ok_or(Refused::Full {
             core,
             budget: wanted.budget() / 1000,

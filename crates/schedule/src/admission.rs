@@ -28,6 +28,12 @@ pub struct Host {
     pub tick: u64,
 }
 
+impl Host {
+    /// Generous figures for Linux without PREEMPT_RT. It enforces budgets at its tick, 250 times a
+    /// second in most distributions.
+    pub const LINUX: Self = Self { switch: 20_000, blocking: 50_000, tick: 4_000_000 };
+}
+
 /// Whether a core can guarantee all of them, whenever each of them sleeps and wakes. With a tick,
 /// the guarantee is that of [`Ticked`](crate::Ticked).
 ///

@@ -162,11 +162,21 @@ fn a_reservation_that_sleeps_is_no_sporadic_task() {
 fn tasks_are_spread_over_vcpus() {
     let tasks: Vec<Task> = (0..4).map(|n| Task::new(&n.to_string(), 40 * MS, 100 * MS)).collect();
     let search = Search::new(Sharing::Alone);
-    let spread = |vcpus| partition::partition(&tasks, RM, vcpus, 20 * MS, &search, 950);
+    let spread = |vcpus| partition::partition(&tasks, RM, vcpus, |_| None, 20 * MS, &search, 950);
     let shares = spread(2).unwrap();
     assert_eq!(shares.iter().map(|share| share.set.tasks().len()).collect::<Vec<_>>(), [2, 2]);
     assert!(shares.iter().all(|s| search.fits(&s.set, s.reservation)));
     assert_eq!(spread(1), Err("2".to_owned()), "80 % is one processor's, 120 % nobody's");
+    // Where it is stated, it is so: three on vCPU 1 are too much.
+    let stated = |last: &'static str| {
+        let place = move |task: &Task| (task.name.as_str() <= last).then_some(1);
+        partition::partition(&tasks, RM, 3, place, 20 * MS, &search, 950)
+    };
+    let shares = stated("1").unwrap();
+    let on = |vcpu| shares.iter().find(|share| share.vcpu == vcpu).unwrap();
+    assert!(on(1).set.tasks().iter().all(|task| task.name.as_str() <= "1"), "{shares:?}");
+    assert_eq!((on(0).set.tasks().len(), on(2).set.tasks().len()), (1, 1));
+    assert_eq!(stated("2"), Err("2".to_owned()));
 }
 
 #[test]
