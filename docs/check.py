@@ -38,9 +38,10 @@ FOLDERS = ("crates/", "clients/", "daemon/", "agent/", "cli/", "lab/", "experime
            "plugins/", "fuzz/", "scenarios/", "docs/", "bpf/")
 # Sections of timevisord.toml that a page may name by `section.key`.
 SECTIONS = ("clock", "guests", "server", "introspection")
-# Task files of `reserve plan`, introspection plugins, Cargo.toml and the like have sections, too.
+# Task and fleet files of `reserve plan`, introspection plugins, Cargo.toml and the like have sections, too.
 OTHER_TOML = {"tcp", "hosts", "group", "task", "overhead", "dependencies", "known_failure", "limits", "estimate", "host", "oscillator",
-              "limits.window", "note", "note.fields", "point", "point.event", "task.NAME"}
+              "limits.window", "note", "note.fields", "point", "point.event", "task.NAME",
+              "vm"}
 
 
 class Block:

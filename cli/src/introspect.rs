@@ -88,6 +88,13 @@ pub struct Attach {
     /// With --reserve: no other reservation may come to its core
     #[arg(long, requires = "reserve")]
     alone: bool,
+    /// With --reserve: the guest keeps its real-time tasks on this one of several vCPUs
+    #[arg(long, value_name = "N", requires = "reserve")]
+    vcpu: Option<u32>,
+    /// With --reserve: the guest has so many vCPUs, and runs its tasks on any of them; each gets a
+    /// reservation, alone on its core
+    #[arg(long, value_name = "N", requires = "alone", conflicts_with = "vcpu", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    vcpus: Option<u16>,
     /// JSON
     #[arg(long)]
     json: bool,
@@ -223,6 +230,8 @@ fn attach(directory: &Path, options: &Attach) -> Result<IntrospectAttach> {
         period_ns: options.period.map(ns),
         overheads: host.map(|host| host.told()),
         alone: options.alone,
+        vcpu: options.vcpu,
+        vcpus: options.vcpus,
         tasks: options.tasks.clone(),
     };
     let backend = options.backend.map(|backend| match backend {

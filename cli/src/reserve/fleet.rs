@@ -18,6 +18,7 @@ use super::plan::{self, KERNEL_SHARE, On, Plan, Question};
 use super::{PlanOptions, fleet_text, ns, several};
 
 #[derive(Args)]
+#[group(id = "fleet")]
 pub struct Options {
     /// Plan for all VMs of this file at once, on the cores of one host
     #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "plot", "vcpus", "global", "alone", "aligned"])]

@@ -16,6 +16,7 @@ use super::plan::{self, On, Plan, Question};
 use super::{PlanOptions, text};
 
 #[derive(Args)]
+#[group(id = "several")]
 pub struct Options {
     /// Divide the tasks among this many vCPUs, each with its own reservation; those with a `vcpu` in
     /// the file stay there

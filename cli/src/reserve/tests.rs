@@ -225,7 +225,10 @@ fn what_of_the_host_is_too_much_is_said() {
     );
     assert_eq!(json.as_array().unwrap().len(), 2);
     let overheads = Overheads { burst: 190_000_000, ..here.overheads };
-    said(&Question { overheads, ..here }, &["interrupts may take 190 ms at once, and at most 86 ms would do"]);
+    said(
+        &Question { overheads, ..here },
+        &["interrupts may take 190 ms at once, and at most 86 ms would do"],
+    );
     let overheads = Overheads { interference_ppm: 700_000, ..here.overheads };
     said(&Question { overheads, ..here }, &["interrupts may take 70%, and at most "]);
     let overheads = Overheads { interference_ppm: 700_000, latency: 90_000_000, ..here.overheads };
@@ -307,4 +310,34 @@ fn a_guest_states_where_its_tasks_run() {
     let edf = EXAMPLE.replace("rate-monotonic", "edf").replace("period", "vcpu = 1\nperiod");
     let parts = divided(&super::file::parse(&edf).unwrap(), 1, &question()).unwrap();
     assert!(pinned(&parts[0]).contains("a cpuset partition of CPU 1 for tau1, tau2"), "{parts:?}");
+}
+
+#[test]
+fn options_go_together_or_not() {
+    use clap::Args as _;
+    let command = || super::PlanOptions::augment_args(clap::Command::new("plan"));
+    command().debug_assert();
+    let parsed = |words: &str| command().try_get_matches_from(words.split(' ')).is_ok();
+    for good in [
+        "plan f",
+        "plan f --vcpus 2",
+        "plan f --vcpus 2 --global --alone",
+        "plan --vms f",
+        "plan --vms f --cores 2-5 --spread --json",
+    ] {
+        assert!(parsed(good), "{good}");
+    }
+    for bad in [
+        "plan",
+        "plan f --vms g",
+        "plan f --cores 3",
+        "plan f --spread",
+        "plan f --global",
+        "plan --vms f --alone",
+        "plan --vms f --vcpus 2",
+        "plan --vms f --cores 0",
+        "plan f --vcpus 0",
+    ] {
+        assert!(!parsed(bad), "{bad}");
+    }
 }

@@ -53,6 +53,7 @@ mod stall;
 mod stall_recovery;
 
 pub use enforcement::release_all;
+pub use followed::Followed;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};
 pub use host::{Core, Guests, Host, Restore, Severity, Unmade, Usage};

@@ -327,7 +327,7 @@ impl Introspection {
             return self.list();
         }
         if session.sharing().is_some()
-            && let Err(error) = reservations.follow_guest(&asked.vm, None, vms)
+            && let Err(error) = reservations.follow_guest(&asked.vm, None, session.followed(), vms)
         {
             tracing::warn!("VM {}: its reservation stays: {}", asked.vm, error.message);
         }
@@ -431,7 +431,8 @@ fn follow(
             return None;
         }
     };
-    match reservations.follow_guest(vm, wanted.map(|wanted| (wanted, alone)), vms) {
+    let on = session.followed();
+    match reservations.follow_guest(vm, wanted.map(|wanted| (wanted, alone)), on, vms) {
         Ok(()) => {
             let (budget_ns, period_ns) = wanted.map_or((0, 0), |of| (of.budget(), of.period()));
             session.reserved =

@@ -3,6 +3,7 @@
 
 use timevisor_introspection::tasks::demand::{Declared, Demand, Order, Planned};
 use timevisor_protocols::control::IntrospectReserve;
+use timevisor_schedule::global::GlobalSearch;
 use timevisor_schedule::synthesis::{Search, Sharing};
 use timevisor_schedule::{Overheads, Policy, Reservation, Task, TaskSet};
 
@@ -15,6 +16,8 @@ pub struct Rules {
     pub period: Option<u64>,
     /// Whether other reservations may share its core.
     pub sharing: Sharing,
+    /// The tasks run on any of so many vCPUs.
+    pub vcpus: u16,
     /// What the host takes.
     pub overheads: Overheads,
 }
@@ -34,7 +37,8 @@ pub fn rules(asked: &IntrospectReserve) -> Rules {
         interference_ppm: of.interference_ppm,
         burst: of.burst_ns,
     });
-    Rules { declared: declared.collect(), period: asked.period_ns, sharing, overheads }
+    let vcpus = asked.vcpus.unwrap_or(1);
+    Rules { declared: declared.collect(), period: asked.period_ns, sharing, vcpus, overheads }
 }
 
 /// What a guest needs.
@@ -42,7 +46,7 @@ pub fn rules(asked: &IntrospectReserve) -> Rules {
 pub enum Need {
     /// No reservation.
     Nothing,
-    /// This reservation.
+    /// This reservation, of each vCPU on which the tasks may run.
     Reservation(Reservation),
     /// No reservation can meet the demand, or its numbers are invalid; why.
     TooMuch(String),
@@ -63,6 +67,9 @@ pub fn need(demand: Demand, rules: &Rules) -> Need {
         Ok(set) => set,
         Err(error) => return Need::TooMuch(error.to_string()),
     };
+    if rules.vcpus > 1 {
+        return on_any(&set, rules);
+    }
     let shortest = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(1);
     let period = rules.period.unwrap_or(shortest / 2).max(1);
     let theory = Search::new(rules.sharing);
@@ -75,6 +82,45 @@ pub fn need(demand: Demand, rules: &Rules) -> Need {
             Need::TooMuch(format!(
                 "{count} tasks of {percent:.1} % fit in no reservation with a period of {} ms, what the host takes included",
                 period as f64 / 1e6
+            ))
+        },
+        Need::Reservation,
+    )
+}
+
+/// Parts of the shortest deadline that are tried as periods where the tasks run on any of several
+/// vCPUs: with shorter ones all vCPUs run at once more of the time, and ticks weigh more.
+const PARTS: [u64; 6] = [2, 4, 6, 8, 12, 16];
+/// What a switch into a reservation takes, and how many ticks a budget has at least; for choosing
+/// the period.
+const SWITCH: u64 = 50_000;
+const TICKS: u64 = 3;
+
+/// The smallest equal reservations of all vCPUs.
+fn on_any(set: &TaskSet, rules: &Rules) -> Need {
+    if rules.sharing != Sharing::Alone {
+        let why =
+            "tasks that run on any of several vCPUs need each of them alone on its core (--alone)";
+        return Need::TooMuch(why.to_owned());
+    }
+    let shortest = set.tasks().iter().map(|task| task.deadline).min().unwrap_or(1);
+    let theory = GlobalSearch::new(rules.vcpus);
+    let here = theory.on_host(rules.overheads);
+    let period = rules.period.or_else(|| {
+        let smallest = rules.overheads.tick.saturating_mul(TICKS);
+        let periods = PARTS.map(|part| (shortest / part).max(1));
+        here.best_period(set, periods, SWITCH, smallest).map(|of| of.period())
+    });
+    let least = period
+        .and_then(|period| Reservation::alone(theory.least_budget(set, period)?, period).ok());
+    let with_slack = least.and_then(|least| here.with_slack(set, least));
+    with_slack.map_or_else(
+        || {
+            let (count, percent) = (set.tasks().len(), set.utilization() * 100.0);
+            let period = period.map_or(String::new(), |ns| format!(" with a period of {} ms", ns as f64 / 1e6));
+            Need::TooMuch(format!(
+                "{count} tasks of {percent:.1} % fit on any of {} vCPUs in no reservations{period}, what the host takes included; fewer vCPUs, or tasks that the guest keeps on one of them, may do",
+                rules.vcpus
             ))
         },
         Need::Reservation,
@@ -95,6 +141,7 @@ mod tests {
         declared: Vec::new(),
         period: None,
         sharing: Sharing::Alone,
+        vcpus: 1,
         overheads: Overheads::of_tick(4 * MS),
     };
 
@@ -155,5 +202,27 @@ mod tests {
         let rules = Rules { period: Some(10 * MS), ..RULES };
         assert!(matches!(of(equal(100 * MS), &rules), Need::Reservation(_)));
         assert!(matches!(of(equal(19 * MS), &rules), Need::TooMuch(_)));
+    }
+
+    #[test]
+    fn tasks_on_any_of_two_vcpus_are_planned_for_both() {
+        let two =
+            Rules { vcpus: 2, period: Some(10 * MS), overheads: Overheads::default(), ..RULES };
+        let both = || by_deadline(&[(40 * MS, 100 * MS); 2]);
+        // By hand: 7 of 10 ms (crates/schedule/src/global.rs), and 3 %.
+        let each = Reservation::alone(7_210_000, 10 * MS).unwrap();
+        assert_eq!(need(both(), &two), Need::Reservation(each));
+        // With ticks of 4 ms, a longer period.
+        let here = Rules { vcpus: 2, ..RULES };
+        let Need::Reservation(of) = need(both(), &here) else { panic!("nothing") };
+        assert!(of.budget() >= 12 * MS && of.bandwidth() < 0.95, "{of:?}");
+        let refused = |rules: &Rules, tasks| match need(tasks, rules) {
+            Need::TooMuch(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let shared = Rules { sharing: Sharing::Shared, ..here.clone() };
+        assert!(refused(&shared, both()).contains("--alone"));
+        let three = by_deadline(&[(70 * MS, 100 * MS); 3]);
+        assert!(refused(&here, three).contains("3 tasks of 210.0 % fit on any of 2 vCPUs"));
     }
 }

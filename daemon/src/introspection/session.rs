@@ -10,6 +10,7 @@ use timevisor_introspection::tasks::late::Late;
 use timevisor_protocols::control::{
     IntrospectAttach, IntrospectEvents, IntrospectReserved, IntrospectRow, IntrospectState,
 };
+use timevisor_reservation::Followed;
 use timevisor_schedule::synthesis::Sharing;
 use timevisor_time::Duration;
 
@@ -135,6 +136,16 @@ impl Session {
     pub fn sharing(&self) -> Option<Sharing> {
         let reserve = self.asked.reserve.as_ref()?;
         Some(if reserve.alone { Sharing::Alone } else { Sharing::Shared })
+    }
+
+    /// On which vCPUs the user says that the tasks run.
+    pub fn followed(&self) -> Followed {
+        let reserve = self.asked.reserve.as_ref();
+        match reserve.map(|reserve| (reserve.vcpu, reserve.vcpus)) {
+            Some((_, Some(vcpus))) if vcpus > 1 => Followed::AnyOf(vcpus.into()),
+            Some((Some(vcpu), _)) => Followed::One(vcpu),
+            _ => Followed::Only,
+        }
     }
 
     /// Why the VM must not migrate, if so.

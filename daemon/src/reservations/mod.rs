@@ -25,6 +25,7 @@ use timevisor_protocols::control::{
     ErrorBody, Reservations as Answer, ReserveApply, ReserveMissed, ReserveRelease, Response,
 };
 use timevisor_reservation as reservation;
+use timevisor_reservation::Followed;
 use timevisor_schedule::Reservation;
 use timevisor_time::Duration;
 
@@ -103,15 +104,16 @@ impl Reservations {
         self.late.count(vm, late, missed.map(control::missed))
     }
 
-    /// Sets a VM's reservation to what introspection learned that its tasks need (and whether it
-    /// must be alone on its core); with `None`, releases it.
+    /// Sets a VM's reservations to what introspection learned that its tasks need (and whether each
+    /// must be alone on its core); with `None`, releases them.
     pub fn follow_guest(
         &mut self,
         vm: &str,
         wanted: Option<(&Reservation, bool)>,
+        on: Followed,
         vms: &Vms,
     ) -> Result<(), ErrorBody> {
-        self.machine.follow_guest(vm, wanted, &mut self.host, vms).map_err(control::error)
+        self.machine.follow_guest(vm, wanted, on, &mut self.host, vms).map_err(control::error)
     }
 
     fn answer(&self, changes: Vec<String>, problems: Vec<String>) -> Response {

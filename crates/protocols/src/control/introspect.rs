@@ -60,6 +60,12 @@ pub struct IntrospectReserve {
     /// No other reservation may use its core.
     #[serde(default)]
     pub alone: bool,
+    /// The vCPU on which the guest keeps its real-time tasks; absent: the only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<u32>,
+    /// The guest runs them on any of its vCPUs, of which it has so many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u16>,
     /// The needs of tasks with fixed priorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<IntrospectTask>,

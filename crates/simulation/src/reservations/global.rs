@@ -3,7 +3,7 @@
 //!
 //! A [`Sight::Blind`] guest is what real ones are: it runs the most urgent jobs, one on each vCPU,
 //! and does not know which vCPUs the host holds back just now. Jobs stay where they are until one is
-//! displaced, or change places whenever one comes; the least urgent one gets the vCPU that is held
+//! displaced, or change places whenever a more urgent one comes; the least urgent one gets the vCPU that is held
 //! back longest. A [`Sight::Seeing`] one is what the theory of virtual multiprocessors assumes: it moves
 //! jobs to vCPUs that have processor time, at no cost.
 //!
@@ -199,10 +199,13 @@ pub fn run(
             let (task, arrival, left) = (release.task, release.arrival, release.cost);
             jobs.push(Job { urgency, task, arrival, left, vcpu: None });
         }
-        jobs.sort_by_key(|job| job.urgency);
-        if restless && jobs.len() > known {
-            jobs.iter_mut().for_each(|job| job.vcpu = None);
+        // No job moves because of a less urgent one.
+        let come = jobs[known..].iter().map(|job| job.urgency).min();
+        if let Some(come) = come.filter(|_| restless) {
+            let less = jobs.iter_mut().filter(|job| job.urgency > come);
+            less.for_each(|job| job.vcpu = None);
         }
+        jobs.sort_by_key(|job| job.urgency);
         assign(&mut jobs, &all, sight, now);
         let holds = |jobs: &[Job], of: usize| jobs.iter().position(|job| job.vcpu == Some(of));
         for (index, vcpu) in all.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use timevisor_reservation::{
-    Guarantee, Held, Promise, Request, Reservations, Restore as _, release_all,
+    Followed, Guarantee, Held, Promise, Request, Reservations, Restore as _, release_all,
 };
 use timevisor_schedule::Reservation;
 
@@ -157,8 +157,13 @@ impl World {
         let reservation = Reservation::shared(10 * MS, 50 * MS).ok();
         let wanted = reservation.as_ref().filter(|_| self.random.chance(0.7)).map(|r| (r, false));
         let (vm, guests) = (self.vm(), self.host.kernel.clone());
-        // A manual reservation, two vCPUs, or no room: all of these are refused.
-        let _ = self.machine.follow_guest(vm, wanted, &mut self.host, &guests);
+        let on = match self.random.chance(0.5) {
+            true => Followed::AnyOf(2),
+            false if self.random.chance(0.5) => Followed::One(1),
+            false => Followed::Only,
+        };
+        // A manual reservation, another number of vCPUs, or no room: all of these are refused.
+        let _ = self.machine.follow_guest(vm, wanted, on, &mut self.host, &guests);
     }
 
     fn come_or_go(&mut self) {

@@ -1,5 +1,5 @@
 use timevisor_reservation::{
-    Guarantee, Promise, Reason, Refusal, Request, Reservations, Restore as _, release_all,
+    Followed, Guarantee, Promise, Reason, Refusal, Request, Reservations, Restore as _, release_all,
 };
 use timevisor_schedule::Reservation;
 
@@ -39,9 +39,13 @@ impl Bench {
     }
 
     fn follow(&mut self, wanted: Option<&Reservation>) -> Result<(), Refusal> {
+        self.follow_on(wanted, Followed::Only)
+    }
+
+    fn follow_on(&mut self, wanted: Option<&Reservation>, on: Followed) -> Result<(), Refusal> {
         let guests = self.host.kernel.clone();
-        let wanted = wanted.map(|wanted| (wanted, false));
-        self.machine.follow_guest("web", wanted, &mut self.host, &guests)
+        let wanted = wanted.map(|wanted| (wanted, on != Followed::Only));
+        self.machine.follow_guest("web", wanted, on, &mut self.host, &guests)
     }
 
     fn release(&mut self) -> Vec<String> {
@@ -384,6 +388,53 @@ fn what_follows_a_guest_gives_way_to_what_is_made_by_hand_and_ends_with_the_daem
     assert_eq!(bench.follow(Some(&wanted)).unwrap_err().reason, Reason::AlreadyExists);
     bench.follow(None).unwrap();
     assert_eq!(bench.core(0), Some(3), "made by hand meanwhile: it stays");
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn what_follows_a_guest_is_on_the_vcpus_where_its_tasks_run() {
+    let mut bench = Bench::new();
+    let of = |budget| Reservation::shared(budget * MS, 50 * MS).unwrap();
+    let held = |bench: &Bench| {
+        let of_vm = bench.machine.held().iter().filter(|held| held.vm == "web");
+        let mut all: Vec<_> = of_vm.map(|held| (held.vcpu, held.budget / MS)).collect();
+        all.sort_unstable();
+        all
+    };
+    // The guest keeps them on the second.
+    bench.follow_on(Some(&of(10)), Followed::One(1)).unwrap();
+    assert_eq!(held(&bench), [(1, 10)]);
+    bench.follow_on(None, Followed::One(1)).unwrap();
+    bench.unchanged();
+    bench.pass(200);
+    // On any: each gets the same, and none if there are more than is planned for.
+    let three = bench.follow_on(Some(&of(10)), Followed::AnyOf(3)).unwrap_err();
+    assert!(three.message.contains("has 2 vCPUs, and its tasks are planned for 3"), "{three}");
+    bench.follow_on(Some(&of(10)), Followed::AnyOf(2)).unwrap();
+    bench.follow_on(Some(&of(20)), Followed::AnyOf(2)).unwrap();
+    assert_eq!(held(&bench), [(0, 20), (1, 20)]);
+    bench.follow_on(None, Followed::AnyOf(2)).unwrap();
+    bench.unchanged();
+    bench.pass(200);
+    // One core is left: the first vCPU would have it, but not the second.
+    bench.host.kernel.start_vm("db", 2, false, false);
+    for (vcpu, core) in [(0, 3), (1, 2)] {
+        let core = Some(core);
+        let request = Request { vm: "db".to_owned(), core, alone: true, ..request(vcpu, 10) };
+        bench.apply(&request).unwrap();
+    }
+    bench.pass(10);
+    let before = bench.host.kernel.journal.clone();
+    bench.follow_on(Some(&of(10)), Followed::AnyOf(2)).unwrap_err();
+    assert_eq!(held(&bench), []);
+    assert_eq!(bench.host.kernel.journal, before);
+    // One that was made by hand stays, and nothing follows beside it.
+    bench.pass(200);
+    bench.apply(&request(0, 15)).unwrap();
+    let by_hand = bench.follow_on(Some(&of(10)), Followed::AnyOf(2)).unwrap_err();
+    assert_eq!(by_hand.reason, Reason::AlreadyExists);
+    assert_eq!(held(&bench), [(0, 15)]);
     bench.release();
     bench.unchanged();
 }
