@@ -25,16 +25,20 @@ pub struct Options {
     vms: Option<PathBuf>,
     /// Their cores: a number (that many, from core 1), or a list as in 2-5,7 [default: as the file
     /// says]
-    #[arg(long, value_name = "CORES", value_parser = cores, requires = "vms")]
+    #[arg(long, value_name = "CORES", value_parser = cores)]
     cores: Option<Cores>,
     /// Put each vCPU on the core that has the most left, instead of the first that has enough
-    #[arg(long, requires = "vms")]
+    #[arg(long)]
     spread: bool,
 }
 
 impl Options {
-    pub fn file(&self) -> Option<&Path> {
-        self.vms.as_deref()
+    /// The fleet's file, if there is one.
+    pub fn file(&self) -> Result<Option<&Path>> {
+        // clap forgives what a file of tasks excludes.
+        let more = self.cores.is_some() || self.spread;
+        ensure!(self.vms.is_some() || !more, "--cores and --spread are for --vms FILE");
+        Ok(self.vms.as_deref())
     }
 }
 

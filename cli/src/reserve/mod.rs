@@ -114,7 +114,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
 
 fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
     let host = options.host.known()?;
-    if let Some(vms) = options.fleet.file() {
+    if let Some(vms) = options.fleet.file()? {
         return fleet::run(vms, options, &host);
     }
     let tasks = file::read(options.file.as_deref().context("no file of tasks is given")?)?;

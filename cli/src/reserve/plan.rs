@@ -108,7 +108,10 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
         let (verdict, in_theory) = (here.judge(set, reservation), theory.judge(set, reservation));
         let because = if in_theory.is_schedulable() && !verdict.is_schedulable() {
             let fits = |asked: &Asked| asked.judge(set, reservation).is_schedulable();
-            Because::of(&theory, question.overheads, fits)
+            let mut because = Because::of(&theory, question.overheads, fits);
+            let enough = here.least_budget(set, period);
+            because.instead = enough.and_then(|budget| here.reservation(budget, period));
+            because
         } else {
             Because::default()
         };
@@ -117,13 +120,14 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
     if question.period == Some(0) {
         bail!("a period of 0 ns is none");
     }
-    let best = |asked: &Asked| {
-        let smallest = TICKS.saturating_mul(question.overheads.tick);
+    let best = |asked: &Asked, tick: u64| {
+        let smallest = TICKS.saturating_mul(tick);
         let periods = candidate_periods(set, SHORTEST, STEPS);
         asked.best_period(set, &periods, question.switch, smallest)
     };
+    let best_here = || best(&here, question.overheads.tick);
     let period =
-        question.period.or_else(|| best(&here).or_else(|| best(&theory)).map(|of| of.period()));
+        question.period.or_else(|| best_here().or_else(|| best(&theory, 0)).map(|of| of.period()));
     let of = |asked: &Asked| {
         let budget = asked.least_budget(set, period?)?;
         asked.reservation(budget, period?)
@@ -137,7 +141,7 @@ pub fn make(set: &TaskSet, question: &Question) -> Result<Plan> {
             let fits = |asked: &Asked| asked.least_budget(set, of.period()).is_some();
             because = Because::of(&theory, question.overheads, fits);
         }
-        because.instead = question.period.and_then(|_| best(&here));
+        because.instead = question.period.and_then(|_| best_here());
         return Ok(Plan::TooMuch { period: question.period, in_theory: least, because });
     };
     let whole = recommended.budget().next_multiple_of(STEP).min(recommended.period());

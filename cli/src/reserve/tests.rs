@@ -219,6 +219,7 @@ fn what_of_the_host_is_too_much_is_said() {
     let json = said(
         &Question { budget, overheads, ..here },
         &[
+            "instead       --period 50ms: 28.",
             "because       budgets end at a tick of 4 ms, and at most 3.",
             "timers are late by 0.1 ms, and at most 0 ms",
         ],
@@ -233,6 +234,18 @@ fn what_of_the_host_is_too_much_is_said() {
     said(&Question { overheads, ..here }, &["interrupts may take 70%, and at most "]);
     let overheads = Overheads { interference_ppm: 700_000, latency: 90_000_000, ..here.overheads };
     said(&Question { overheads, ..here }, &["of all that this host takes, together"]);
+    // Where no period is asked for: three ticks are longer than the deadline.
+    let fast = parse(
+        &EXAMPLE
+            .replace("50ms", "2ms")
+            .replace("30ms", "1ms")
+            .replace("150ms", "10ms")
+            .replace("200ms", "10ms"),
+    );
+    let fast = fast.unwrap();
+    let plan = make(&fast, &Question { period: None, sharing: Sharing::Shared, ..here }).unwrap();
+    let words = text::words(&fast, &plan, &host);
+    assert!(words.contains("because       budgets end at a tick of 4 ms, and at most "), "{words}");
     // What does not fit in theory is not the host's.
     let words = EXAMPLE.replace("\"50ms\"", "\"190ms\"");
     let set = parse(&words).unwrap();
@@ -255,6 +268,7 @@ fn a_guest_may_divide_its_tasks_by_itself() {
     let host = overheads::unmeasured();
     let words = text::words(&set, &plan, &host);
     for said in [
+        "2 tasks want 80.0 % of a processor, on any of 2 vCPUs\n",
         "in theory     7 ms in 10 ms (70.0 %), for each vCPU, each the only one on its core",
         "with less, tau1 would be done after its deadline of 100 ms",
         "apply with    timevisor reserve apply VM --vcpu 0 --budget 7210us/10ms --alone",
@@ -314,7 +328,7 @@ fn a_guest_states_where_its_tasks_run() {
 
 #[test]
 fn options_go_together_or_not() {
-    use clap::Args as _;
+    use clap::{Args as _, FromArgMatches as _};
     let command = || super::PlanOptions::augment_args(clap::Command::new("plan"));
     command().debug_assert();
     let parsed = |words: &str| command().try_get_matches_from(words.split(' ')).is_ok();
@@ -330,8 +344,6 @@ fn options_go_together_or_not() {
     for bad in [
         "plan",
         "plan f --vms g",
-        "plan f --cores 3",
-        "plan f --spread",
         "plan f --global",
         "plan --vms f --alone",
         "plan --vms f --vcpus 2",
@@ -339,5 +351,11 @@ fn options_go_together_or_not() {
         "plan f --vcpus 0",
     ] {
         assert!(!parsed(bad), "{bad}");
+    }
+    for of_fleets in ["plan f --cores 3", "plan f --spread"] {
+        let matches = command().get_matches_from(of_fleets.split(' '));
+        let options = super::PlanOptions::from_arg_matches(&matches).unwrap();
+        let error = super::make_plan(&options).unwrap_err();
+        assert!(error.to_string().contains("are for --vms"), "{error}");
     }
 }

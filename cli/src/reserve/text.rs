@@ -11,8 +11,15 @@ use super::overheads::{self, Known};
 use super::plan::{Found, KERNEL_SHARE, On, Plan};
 
 pub fn words(set: &TaskSet, plan: &Plan, host: &Known) -> String {
+    let any = match plan {
+        Plan::Found(found) => match found.on {
+            On::AnyOf(vcpus) => format!(", on any of {vcpus} vCPUs"),
+            On::One | On::Vcpu(_) => String::new(),
+        },
+        _ => String::new(),
+    };
     let mut out = format!(
-        "{} tasks want {:.1} % of a processor\n",
+        "{} tasks want {:.1} % of a processor{any}\n",
         set.tasks().len(),
         set.utilization() * 100.0
     );
