@@ -50,7 +50,8 @@ pub fn judge(set: &TaskSet, vcpus: u16, wake: u64, supply: &impl Supply) -> Verd
         let mut worst = Vec::with_capacity(tasks.len());
         for (index, task) in tasks.iter().enumerate() {
             let work = |w| tasks[..index].iter().zip(&worst).map(move |(j, r)| begun(j, *r, w));
-            match on.response(task, &tasks[..index], work) {
+            let above: Vec<&Task> = tasks[..index].iter().collect();
+            match on.response(task, &above, work) {
                 Some(response) => worst.push(response),
                 None => return Verdict::Late(index),
             }
@@ -69,7 +70,8 @@ pub fn judge(set: &TaskSet, vcpus: u16, wake: u64, supply: &impl Supply) -> Verd
                 others.filter(|(j, _)| *j != index).map(|(_, (j, r))| (j, *r)).collect();
             let work =
                 |w| others.iter().map(move |(j, r)| begun(j, *r, w).min(due(j, *r, task.deadline)));
-            match on.response(task, others.iter().map(|(task, _)| *task), work) {
+            let all: Vec<&Task> = others.iter().map(|(task, _)| *task).collect();
+            match on.response(task, &all, work) {
                 Some(response) => better[index] = response.min(better[index]),
                 None => late = late.or(Some(index)),
             }
@@ -91,10 +93,10 @@ struct Platform<'a, S> {
 impl<S: Supply> Platform<'_, S> {
     /// The worst response of a task, if it is at most its deadline. `work` bounds what each of the
     /// more urgent tasks does within a time.
-    fn response<'t, I: Iterator<Item = u128>>(
+    fn response<I: Iterator<Item = u128>>(
         &self,
         task: &Task,
-        more_urgent: impl IntoIterator<Item = &'t Task> + Clone,
+        more_urgent: &[&Task],
         work: impl Fn(u64) -> I,
     ) -> Option<u64> {
         let own = task.cost.checked_add(task.blocking)?.checked_add(self.wake)?;
@@ -105,8 +107,8 @@ impl<S: Supply> Platform<'_, S> {
                 return None;
             }
             let all: Vec<u128> = work(w).collect();
-            let releases = |task: &Task| w.saturating_add(task.jitter).div_ceil(task.period);
-            let releases: u64 = more_urgent.clone().into_iter().map(releases).sum();
+            let releases = |task: &&Task| w.saturating_add(task.jitter).div_ceil(task.period);
+            let releases: u64 = more_urgent.iter().map(releases).sum();
             let woken = releases.checked_mul(self.wake)?;
             let waits = waits(&all, self.vcpus)? - 1;
             let next = self.supply.time_for(own.checked_add(woken)?.checked_add(waits)?);

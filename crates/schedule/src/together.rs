@@ -118,8 +118,8 @@ mod tests {
         #[test]
         fn it_is_what_its_definition_says(of in together(), t in 0..3000u64) {
             let each = Late { supply: Ticked { supply: Worst(of.of), tick: of.once }, by: of.late };
-            let at = |v: u64| v as i128 - i128::from(of.vcpus) * (v - each.within(v)) as i128;
-            let most = (0..=t).map(at).max().unwrap().max(0) as u64;
+            let at = |v: u64| i128::from(v) - i128::from(of.vcpus) * i128::from(v - each.within(v));
+            let most = u64::try_from((0..=t).map(at).max().unwrap().max(0)).unwrap();
             if of.gain() > 0 {
                 prop_assert_eq!(of.within(t), most);
             } else {

@@ -17,9 +17,9 @@
 //! | [`mod@examine`] | one case under one claim |
 //! | [`tally`] | [`tally::Tally`]: many of them |
 //!
-//! What it does not do: charge for switches and interrupts (the analysis adds them to costs),
-//! or imitate any measured workload. Fixed-point rounding of the kernel is
-//! imitated where budgets depend on it.
+//! What it does not do: charge for switches and interrupts (the analysis adds them to costs), or
+//! imitate any measured workload. Fixed-point rounding of the kernel is imitated where budgets depend
+//! on it.
 
 pub mod attacks;
 pub mod claims;
