@@ -40,7 +40,7 @@ FOLDERS = ("crates/", "clients/", "daemon/", "agent/", "cli/", "lab/", "experime
 SECTIONS = ("clock", "guests", "server", "introspection")
 # Task and fleet files of `reserve plan`, introspection plugins, Cargo.toml and the like have sections, too.
 OTHER_TOML = {"tcp", "hosts", "group", "task", "overhead", "dependencies", "known_failure", "limits", "estimate", "host", "oscillator",
-              "limits.window", "note", "note.fields", "point", "point.event", "task.NAME",
+              "limits.window", "reserve", "speed", "note", "note.fields", "point", "point.event", "task.NAME",
               "vm"}
 
 

@@ -124,6 +124,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => return exit(simulate::run(options)),
         Command::Cluster(command) => return exit(cluster::run(directory, command)),
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
+        Command::Vm(command) => return exit(vm::run(directory, command)),
         Command::Now(options) => now::run(directory, options),
         Command::WaitSync(options) => wait_sync::run(directory, options),
         Command::Status(options) => status::run(directory, options),
@@ -142,7 +143,6 @@ fn main() -> ExitCode {
         Command::Replay(options) => replay::run(options),
         Command::Group(command) => group::run(directory, command),
         Command::Introspect(command) => introspect::run(directory, command),
-        Command::Vm(command) => vm::run(directory, command),
     };
     exit(done.map(|()| ExitCode::SUCCESS))
 }
@@ -154,5 +154,16 @@ fn exit(done: anyhow::Result<ExitCode>) -> ExitCode {
             eprintln!("timevisor: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    /// What release builds do not look for: options and groups of options that are there twice.
+    #[test]
+    fn every_command_can_be_parsed() {
+        super::Arguments::command().debug_assert();
     }
 }

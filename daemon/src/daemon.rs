@@ -381,6 +381,7 @@ impl Daemon {
         if now >= self.reservations.poll_at() {
             self.reservations.on_timer(&self.vms);
         }
+        self.reservations.follow_moves(&mut self.vms);
         if now >= self.introspection.poll_at() {
             self.introspection.on_timer(now, &mut self.vms, &mut self.reservations, &self.clock);
         }
@@ -473,7 +474,10 @@ impl Daemon {
             | Request::SourceOnline(_)
             | Request::Reload => self.change(request),
             Request::VmList => self.vms.list(&self.notices),
-            Request::VmAdd(add) => self.vms.add(add, &self.clock),
+            Request::VmAdd(add) => {
+                let admit = |vms: &Vms, name: &str| self.reservations.admit(name, vms);
+                self.vms.add(add, &self.clock, admit)
+            }
             Request::VmRemove(remove) => self.vms.remove(&remove.name),
             Request::VmMigrate(migrate) => self.vms.migrate(migrate, &mut self.notices),
             Request::VmNotice(notice) => self.vms.notice(notice, &mut self.notices),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use timevisor_schedule::speed::Work;
 use timevisor_schedule::{Overhead, Policy, Task, TaskSet};
 
 use super::ns;
@@ -15,6 +16,9 @@ use super::ns;
 #[serde(deny_unknown_fields)]
 pub struct File {
     pub policy: PolicyName,
+    /// What the tasks do most, which decides how their costs change with the host.
+    #[serde(default)]
+    pub work: WorkName,
     #[serde(default)]
     pub overhead: OverheadTable,
     #[serde(rename = "task")]
@@ -28,6 +32,8 @@ pub struct Tasks {
     pub set: TaskSet,
     /// On which vCPU the guest keeps a task, by its name.
     pub stated: BTreeMap<String, u16>,
+    /// What they do most.
+    pub work: Work,
 }
 
 /// The greatest number of a vCPU.
@@ -40,6 +46,15 @@ pub enum PolicyName {
     RateMonotonic,
     DeadlineMonotonic,
     Edf,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkName {
+    Compute,
+    Memory,
+    #[default]
+    Any,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -103,7 +118,12 @@ impl File {
         };
         let set = TaskSet::new(tasks.collect(), policy)?;
         let set = set.inflated(&overhead).context("with the overhead")?;
-        Ok(Tasks { set, stated: self.stated()? })
+        let work = match self.work {
+            WorkName::Compute => Work::Compute,
+            WorkName::Memory => Work::Memory,
+            WorkName::Any => Work::Any,
+        };
+        Ok(Tasks { set, stated: self.stated()?, work })
     }
 
     fn stated(&self) -> Result<BTreeMap<String, u16>> {

@@ -21,7 +21,7 @@ use super::{PlanOptions, fleet_text, ns, several};
 #[group(id = "fleet")]
 pub struct Options {
     /// Plan for all VMs of this file at once, on the cores of one host
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "plot", "vcpus", "global", "alone", "aligned"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "plot", "vcpus", "global", "alone", "aligned", "costs_from"])]
     vms: Option<PathBuf>,
     /// Their cores: a number (that many, from core 1), or a list as in 2-5,7 [default: as the file
     /// says]
@@ -261,7 +261,8 @@ fn tasks(vm: &VmTable, folder: &Path) -> Result<Option<Tasks>> {
             file::read(&folder.join(path)).map(Some)
         }
         (None, Some(policy)) => {
-            let of = file::File { policy, overhead: vm.overhead.clone(), tasks: vm.task.clone() };
+            let (overhead, tasks) = (vm.overhead.clone(), vm.task.clone());
+            let of = file::File { policy, work: file::WorkName::Any, overhead, tasks };
             of.tasks().map(Some)
         }
         (None, None) => {

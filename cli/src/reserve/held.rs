@@ -16,7 +16,7 @@ use timevisor_reservation::held::JOURNAL;
 use timevisor_reservation::{Held, Restore, Step, release_all};
 use timevisor_schedule::synthesis::Sharing;
 
-use super::{file, ns, plan, span};
+use super::{ns, plan, span};
 use crate::connection::{Refused, ask, unexpected};
 
 /// An idle Linux guest's vCPU runs now and then.
@@ -43,6 +43,8 @@ pub struct Apply {
     period: Option<Duration>,
     #[command(flatten)]
     host: super::overheads::Options,
+    #[command(flatten)]
+    costs: super::costs::CostsFrom,
     /// The budget is there within this after the beginning of a period [default: the period]
     #[arg(long, value_name = "SPAN", value_parser = span)]
     deadline: Option<Duration>,
@@ -112,7 +114,7 @@ fn budget(text: &str) -> Result<Budget> {
 
 pub fn apply(directory: &Path, options: &Apply) -> Result<()> {
     ensure!(
-        options.plan.is_some() || !options.host.is_given(),
+        options.plan.is_some() || !(options.host.is_given() || options.costs.costs_from.is_some()),
         "what the host takes matters to a plan: give it to `reserve plan`, or with --plan FILE; --budget is reserved as it is"
     );
     let Budget { budget, period } = match (&options.plan, options.budget) {
@@ -152,7 +154,7 @@ pub fn apply(directory: &Path, options: &Apply) -> Result<()> {
 }
 
 /// Soft reservations make room: that is waited for.
-fn admitted(directory: &Path, request: &Request) -> Result<Reservations> {
+pub fn admitted(directory: &Path, request: &Request) -> Result<Reservations> {
     let began = Instant::now();
     loop {
         let answer = reserve(directory, request);
@@ -182,12 +184,13 @@ fn awaited(directory: &Path, options: &Apply, mut answer: Reservations) -> Resul
 }
 
 fn recommended(path: &Path, options: &Apply) -> Result<Budget> {
-    let set = file::read(path)?.on_vcpu(options.vcpu)?;
+    let host = options.host.known()?;
+    let set = options.costs.read(path, &host)?.tasks.on_vcpu(options.vcpu)?;
     let question = plan::Question {
         period: options.period.map(ns),
         budget: None,
         sharing: if options.alone { Sharing::Alone } else { Sharing::Shared },
-        overheads: options.host.known()?.overheads,
+        overheads: host.overheads,
         switch: ns(super::SWITCH),
         on: plan::On::One,
     };
@@ -290,7 +293,7 @@ impl Restore for ThisHost {
     }
 }
 
-fn reserve(directory: &Path, request: &Request) -> Result<Reservations> {
+pub fn reserve(directory: &Path, request: &Request) -> Result<Reservations> {
     match ask(directory, request)? {
         Response::Reservations(answer) => Ok(answer),
         response => Err(unexpected(&response)),
@@ -309,7 +312,8 @@ fn print(answer: &Reservations) {
     answer.reservations.iter().for_each(|row| println!("{}", line(row)));
 }
 
-fn line(row: &ReserveRow) -> String {
+/// A reservation on one line.
+pub fn line(row: &ReserveRow) -> String {
     let promise = match row.promise {
         Promise::Core => "core",
         Promise::Global => "global",

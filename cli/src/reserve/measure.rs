@@ -1,4 +1,4 @@
-//! `timevisor reserve measure`: what this host takes from reservations, on one core.
+//! `timevisor reserve measure`: what this host takes from reservations, and how fast it works, on one core.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use timevisor_linux::affinity;
-use timevisor_linux::scheduling::sampling;
-use timevisor_schedule::Overheads;
+use timevisor_linux::scheduling::sampling::{self, Loop};
 use timevisor_schedule::measured::{Gap, Seen};
+use timevisor_schedule::speed::Pace;
+use timevisor_schedule::{Overheads, Speed};
 
 use super::{overheads, span};
 use crate::plot::{self, Line};
@@ -54,7 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
         None => affinity::online()?.pop().context("no core is online")?,
     };
     let stolen = stolen_ms(core);
-    let seen = look(core, options.duration)?;
+    let (seen, speed) = look(core, options.duration)?;
     let stolen = stolen_ms(core).zip(stolen).map(|(after, before)| after.saturating_sub(before));
     let found = seen.overheads();
     if let Some(path) = &options.plot {
@@ -62,13 +63,14 @@ pub fn run(options: &Options) -> Result<()> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &options.write {
-        write(path, core, options.duration, &found)?;
+        write(path, core, options.duration, &found, &speed)?;
     }
     if options.json {
-        println!("{}", json(core, &seen, &found, stolen));
+        println!("{}", json(core, &seen, (&found, &speed), stolen));
         return Ok(());
     }
     print(core, &seen, &found, stolen);
+    println!("its speed     {}", overheads::speed_words(&speed));
     let Some(path) = &options.write else {
         println!("not written: --write {} makes `reserve plan` use it", overheads::FILE);
         return Ok(());
@@ -77,8 +79,8 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A third of the time each.
-fn look(core: usize, duration: Duration) -> Result<Seen> {
+/// Three tenths of the time each for timers, interrupts and budgets, and the rest for its speed.
+fn look(core: usize, duration: Duration) -> Result<(Seen, Speed)> {
     let next = || {
         format!(
             "cannot measure core {core}: that needs root (CAP_SYS_NICE) and a core that is online (`lscpu -e`) and not another's partition; without it, `reserve plan` uses defaults"
@@ -94,18 +96,18 @@ fn look(core: usize, duration: Duration) -> Result<Seen> {
             eprintln!("  {s} of {of} s: {what}");
         }
     };
-    for turn in turns(duration / 3) {
+    for turn in turns(duration * 3 / 10) {
         seen.late.extend(sampling::wake_ups(core, EVERY, turn).with_context(next)?);
         say("timers");
     }
-    for turn in turns(duration / 3) {
+    for turn in turns(duration * 3 / 10) {
         let (gaps, watched) = sampling::gaps(core, turn).with_context(next)?;
         let before = seen.watched;
         seen.gaps.extend(gaps.into_iter().map(|(at, length)| Gap { at: before + at, length }));
         seen.watched += watched;
         say("interrupts");
     }
-    for turn in turns(duration / 3) {
+    for turn in turns(duration * 3 / 10) {
         let count = (turn.as_nanos() / PERIOD.as_nanos()).max(1);
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let over = sampling::overruns(BUDGET, PERIOD, count).context(
@@ -114,7 +116,17 @@ fn look(core: usize, duration: Duration) -> Result<Seen> {
         seen.overruns.extend(over);
         say("budgets");
     }
-    Ok(seen)
+    let mut pace = |of: Loop| {
+        let mut blocks = Vec::new();
+        for turn in turns(duration / 20) {
+            blocks.extend(sampling::blocks(core, of, turn).with_context(next)?);
+            say("its speed");
+        }
+        Pace::of_blocks(of.turns(), &blocks)
+            .with_context(|| format!("core {core} did no work within {duration:?}"))
+    };
+    let speed = Speed { compute: pace(Loop::Compute)?, memory: pace(Loop::Memory)? };
+    Ok((seen, speed))
 }
 
 /// A span in turns of a few seconds.
@@ -132,11 +144,17 @@ fn stolen_ms(core: usize) -> Option<u64> {
     Some(ticks * 10)
 }
 
-fn write(path: &Path, core: usize, duration: Duration, found: &Overheads) -> Result<()> {
+fn write(
+    path: &Path,
+    core: usize,
+    duration: Duration,
+    found: &Overheads,
+    speed: &Speed,
+) -> Result<()> {
     let text = format!(
         "# What this host takes from reservations: `timevisor reserve measure`, core {core}, {} s.\n{}",
         duration.as_secs(),
-        overheads::text(found)?
+        overheads::text(found, Some(speed))?
     );
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)
@@ -184,7 +202,13 @@ fn print(core: usize, seen: &Seen, found: &Overheads, stolen: Option<u64>) {
     println!("this host     {}", overheads::words(found));
 }
 
-fn json(core: usize, seen: &Seen, found: &Overheads, stolen: Option<u64>) -> serde_json::Value {
+fn json(
+    core: usize,
+    seen: &Seen,
+    (found, speed): (&Overheads, &Speed),
+    stolen: Option<u64>,
+) -> serde_json::Value {
+    let pace = |of: Pace| serde_json::json!({"typical_per_second": of.typical, "slow_per_second": of.slow});
     let figures = |all: &[u64]| {
         let [median, p99, p999, most] = quantiles(all);
         serde_json::json!({"count": all.len(), "median_ns": median, "p99_ns": p99, "p999_ns": p999, "most_ns": most})
@@ -195,6 +219,7 @@ fn json(core: usize, seen: &Seen, found: &Overheads, stolen: Option<u64>) -> ser
         "burst_ns": found.burst,
         "timers": figures(&seen.late), "interrupts": figures(&gaps(seen)), "overruns": figures(&seen.overruns),
         "stolen_ms": stolen,
+        "speed": {"compute": pace(speed.compute), "memory": pace(speed.memory)},
     })
 }
 
@@ -238,6 +263,10 @@ mod tests {
         let seen = Seen { late: all, overruns: vec![3_900_000], ..Seen::default() };
         assert!(svg(&seen).contains("timers"));
         let found = seen.overheads();
-        assert_eq!(json(1, &seen, &found, None)["tick_ns"], 4_000_000);
+        let pace = |typical| Pace { typical, slow: typical / 2 };
+        let speed = Speed { compute: pace(800), memory: pace(20) };
+        let json = json(1, &seen, (&found, &speed), None);
+        assert_eq!(json["tick_ns"], 4_000_000);
+        assert_eq!(json["speed"]["memory"]["slow_per_second"], 10);
     }
 }

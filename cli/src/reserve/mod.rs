@@ -10,15 +10,18 @@
 //! | `several.rs` | a guest with several vCPUs |
 //! | `fleet.rs`, `fleet_text.rs` | several VMs on a host |
 //! | `overheads.rs` | what the host takes from reservations |
+//! | `costs.rs` | costs that were measured on another host |
 //! | `measure.rs` | measuring that |
 //! | `text.rs` | a plan in words |
 //! | `plot.rs` | its supply and demand as a picture |
 //! | `held.rs` | asking timevisord: apply, list, release |
+//! | `travel.rs` | reservations as a file that goes with a VM: export |
 //! | `top.rs` | the same: what each reservation uses now |
 //! | `missed.rs` | the same: why a job was late |
 
 mod asked;
 mod because;
+mod costs;
 mod file;
 mod fleet;
 mod fleet_text;
@@ -33,6 +36,7 @@ mod several;
 mod tests;
 mod text;
 mod top;
+pub mod travel;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,6 +56,8 @@ pub enum Command {
     Apply(held::Apply),
     /// List reservations
     List(held::List),
+    /// Print a VM's reservations for the host to which it moves: `vm add --reserve` reads them there
+    Export(travel::Export),
     /// Show what each reservation uses now, again and again
     Top(top::Options),
     /// Print whether each reservation got what was promised
@@ -86,6 +92,8 @@ pub struct PlanOptions {
     aligned: bool,
     #[command(flatten)]
     host: overheads::Options,
+    #[command(flatten)]
+    costs: costs::CostsFrom,
     /// What a switch into the reservation takes, for choosing the period
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "50us")]
     switch: Duration,
@@ -104,6 +112,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
         Command::Measure(options) => measure::run(options)?,
         Command::Apply(options) => held::apply(directory, options)?,
         Command::List(options) => held::list(directory, options)?,
+        Command::Export(options) => travel::export(directory, options)?,
         Command::Top(options) => top::run(directory, options)?,
         Command::Missed(options) => missed::run(directory, options)?,
         Command::Audit(options) => held::audit(directory, options)?,
@@ -117,10 +126,14 @@ fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
     if let Some(vms) = options.fleet.file()? {
         return fleet::run(vms, options, &host);
     }
-    let tasks = file::read(options.file.as_deref().context("no file of tasks is given")?)?;
+    let file = options.file.as_deref().context("no file of tasks is given")?;
+    let costs::Scaled { tasks, slowdown } = options.costs.read(file, &host)?;
+    if let Some(line) = options.costs.words(slowdown.as_ref()).filter(|_| !options.json) {
+        println!("{line}");
+    }
     let on = options.several.on(&tasks);
     if on == plan::On::One && (!tasks.stated.is_empty() || options.several.vcpus > 1) {
-        return several::run(&tasks, options, &host);
+        return several::run(&tasks, options, &host, slowdown.as_ref());
     }
     let set = tasks.set;
     let plan = plan::make(&set, &plan::Question { on, ..options.question(&host) })?;
@@ -130,7 +143,9 @@ fn make_plan(options: &PlanOptions) -> Result<ExitCode> {
         std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.json {
-        println!("{}", text::json(&set, &plan, &host));
+        let mut plan = text::json(&set, &plan, &host);
+        plan["costs_ppm"] = slowdown.map(|slowdown| slowdown.ppm()).into();
+        println!("{plan}");
     } else {
         print!("{}", text::words(&set, &plan, &host));
     }

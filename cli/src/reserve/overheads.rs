@@ -10,7 +10,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use timevisor_protocols::control::HostOverheads;
-use timevisor_schedule::Overheads;
+use timevisor_schedule::speed::Pace;
+use timevisor_schedule::{Overheads, Speed};
 
 use super::{ns, span};
 
@@ -79,12 +80,51 @@ struct File {
     interference: Share,
     #[serde(with = "humantime_serde")]
     burst: Duration,
+    /// Files of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    speed: Option<SpeedTable>,
+}
+
+/// Turns of the loops of `reserve measure` in a second; of the `slow` ones in the slowest hundredth.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpeedTable {
+    compute: u64,
+    compute_slow: u64,
+    memory: u64,
+    memory_slow: u64,
+}
+
+impl From<Speed> for SpeedTable {
+    fn from(Speed { compute, memory }: Speed) -> Self {
+        Self {
+            compute: compute.typical,
+            compute_slow: compute.slow,
+            memory: memory.typical,
+            memory_slow: memory.slow,
+        }
+    }
+}
+
+impl TryFrom<SpeedTable> for Speed {
+    type Error = anyhow::Error;
+    fn try_from(table: SpeedTable) -> Result<Self> {
+        let SpeedTable { compute, compute_slow, memory, memory_slow } = table;
+        let all = [compute, compute_slow, memory, memory_slow];
+        ensure!(all.iter().all(|pace| *pace > 0), "[speed]: no host does 0 turns in a second");
+        Ok(Self {
+            compute: Pace { typical: compute, slow: compute_slow },
+            memory: Pace { typical: memory, slow: memory_slow },
+        })
+    }
 }
 
 /// Overheads, and where they are from.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub overheads: Overheads,
+    /// How fast that host works; `None` if it was not measured.
+    pub speed: Option<Speed>,
     pub from: String,
 }
 
@@ -111,7 +151,7 @@ impl Options {
             None => None,
         };
         let mut known = match path {
-            Some(path) => Known { overheads: read(path)?, from: path.display().to_string() },
+            Some(path) => measured(path)?,
             None => unmeasured(),
         };
         let all = &mut known.overheads;
@@ -142,34 +182,49 @@ impl Options {
 pub fn unmeasured() -> Known {
     Known {
         overheads: Overheads::UNMEASURED,
+        speed: None,
         from: "defaults; `timevisor reserve measure`".to_owned(),
     }
 }
 
-fn read(path: &Path) -> Result<Overheads> {
+/// What a file says.
+pub fn measured(path: &Path) -> Result<Known> {
+    let (overheads, speed) = read(path)?;
+    Ok(Known { overheads, speed, from: path.display().to_string() })
+}
+
+/// The speed of this host, if it is known.
+pub fn own_speed() -> Result<Option<Speed>> {
+    let path = Path::new(FILE);
+    Ok(if path.exists() { measured(path)?.speed } else { None })
+}
+
+fn read(path: &Path) -> Result<(Overheads, Option<Speed>)> {
     let text = std::fs::read_to_string(path).with_context(|| {
         format!("cannot read {}; `timevisor reserve measure --write {0}`", path.display())
     })?;
     parse(&text).with_context(|| path.display().to_string())
 }
 
-fn parse(text: &str) -> Result<Overheads> {
-    let File { tick, latency, interference, burst } = toml::from_str(text)?;
-    Ok(Overheads {
+fn parse(text: &str) -> Result<(Overheads, Option<Speed>)> {
+    let File { tick, latency, interference, burst, speed } = toml::from_str(text)?;
+    let overheads = Overheads {
         tick: ns(tick),
         latency: ns(latency),
         interference_ppm: interference.0,
         burst: ns(burst),
-    })
+    };
+    Ok((overheads, speed.map(TryInto::try_into).transpose()?))
 }
 
 /// The file's text.
-pub fn text(of: &Overheads) -> Result<String> {
+pub fn text(of: &Overheads, speed: Option<&Speed>) -> Result<String> {
     Ok(toml::to_string(&File {
         tick: Duration::from_nanos(of.tick),
         latency: Duration::from_nanos(of.latency),
         interference: Share(of.interference_ppm),
         burst: Duration::from_nanos(of.burst),
+        speed: speed.copied().map(Into::into),
     })?)
 }
 
@@ -194,6 +249,19 @@ pub fn words(of: &Overheads) -> String {
     )
 }
 
+/// A speed, for people.
+pub fn speed_words(of: &Speed) -> String {
+    let million = |pace: u64| pace as f64 / 1e6;
+    let words = |name: &str, pace: &Pace| {
+        format!(
+            "{name} {:.1} million turns/s, {:.1} when slow",
+            million(pace.typical),
+            million(pace.slow)
+        )
+    };
+    format!("{}; {}", words("compute", &of.compute), words("memory", &of.memory))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +269,16 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let of = Overheads { tick: 4_010_000, latency: 70_000, interference_ppm: 1500, burst: 0 };
-        assert_eq!(parse(&text(&of).unwrap()).unwrap(), of);
+        assert_eq!(
+            parse(&text(&of, None).unwrap()).unwrap(),
+            (of, None),
+            "as earlier versions write it"
+        );
+        let pace = |typical| Pace { typical, slow: typical - 1 };
+        let speed = Speed { compute: pace(800_000_000), memory: pace(12_000_000) };
+        assert_eq!(parse(&text(&of, Some(&speed)).unwrap()).unwrap(), (of, Some(speed)));
+        let stands = text(&of, Some(&speed)).unwrap().replace("800000000", "0");
+        assert!(parse(&stands).unwrap_err().to_string().contains("0 turns"), "{stands}");
         for bad in ["tick = 4", "", "tick = \"4ms\"\nhz = 250"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
@@ -227,7 +304,7 @@ mod tests {
         };
         let error = format!("{:#}", options.known().unwrap_err());
         assert!(error.contains("reserve measure --write"), "{error}");
-        std::fs::write(&path, text(&Overheads::UNMEASURED).unwrap()).unwrap();
+        std::fs::write(&path, text(&Overheads::UNMEASURED, None).unwrap()).unwrap();
         let known = options.known().unwrap();
         assert_eq!(known.overheads, Overheads { latency: 20_000, ..Overheads::UNMEASURED });
         assert!(known.from.ends_with("host.toml; --latency"), "{}", known.from);

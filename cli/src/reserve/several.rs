@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::json;
 use timevisor_schedule::partition::partition;
+use timevisor_schedule::speed::Slowdown;
 use timevisor_schedule::synthesis::Search;
 use timevisor_schedule::{Policy, TaskSet};
 
@@ -88,7 +89,12 @@ pub fn divided(tasks: &Tasks, vcpus: u16, question: &Question) -> Result<Vec<Par
 }
 
 /// One plan for each vCPU.
-pub fn run(tasks: &Tasks, options: &PlanOptions, host: &Known) -> Result<ExitCode> {
+pub fn run(
+    tasks: &Tasks,
+    options: &PlanOptions,
+    host: &Known,
+    slowdown: Option<&Slowdown>,
+) -> Result<ExitCode> {
     ensure!(
         !options.several.global,
         "the file states vCPUs (vcpu), and --global leaves that to the guest: one of the two"
@@ -103,7 +109,12 @@ pub fn run(tasks: &Tasks, options: &PlanOptions, host: &Known) -> Result<ExitCod
             row["vcpu"] = part.vcpu.into();
             row
         });
-        println!("{}", json!({"schedulable": fit, "vcpus": rows.collect::<Vec<_>>()}));
+        println!(
+            "{}",
+            json!({
+                "schedulable": fit, "vcpus": rows.collect::<Vec<_>>(), "costs_ppm": slowdown.map(Slowdown::ppm),
+            })
+        );
     } else {
         for part in &parts {
             print!("vCPU {}: {}", part.vcpu, text::words(&part.set, &part.plan, host));

@@ -8,6 +8,7 @@
 mod machine;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,15 +18,18 @@ use timevisor_guests::arguments::{Delivery, Request as Equipment};
 use timevisor_linux::users::uid_of;
 use timevisor_protocols::control::request::check_name;
 use timevisor_protocols::control::{
-    ElapsedSince, Notice, Request, Response, TimeType, UserNamespace, VmAdd, VmMigrate, VmNotice,
-    VmPrepare, VmPrepared, VmRemove, VmRow,
+    ElapsedSince, ErrorCode, Notice, Request, Response, TimeType, UserNamespace, VmAdd, VmMigrate,
+    VmNotice, VmPrepare, VmPrepared, VmRemove, VmRow,
 };
 
 use self::machine::Own;
-use crate::connection::{ask, unexpected};
+use crate::connection::{Refused, ask, unexpected};
+use crate::reserve::travel::{self, NoPlace};
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
+/// How long others may take to make room for a reservation.
+const MAKING_ROOM: Duration = Duration::from_secs(5);
 /// How long QEMU may take to cancel a migration.
 const CANCELLING: Duration = Duration::from_secs(10);
 
@@ -73,6 +77,10 @@ pub struct Add {
     /// with -incoming defer
     #[arg(long, value_name = "URI", requires = "qmp")]
     incoming: Option<String>,
+    /// Reserve for the VM what `reserve export` has printed on the source host, before its migration is
+    /// awaited; `-` reads it from the input. Exit status 3 if there is no place for it here
+    #[arg(long, value_name = "FILE")]
+    reserve: Option<PathBuf>,
     /// Continue its age from here: `elapsed_since` of `vm list --json` on the source host (needed
     /// with an nvdimm only; its age is unknown until then)
     #[arg(long, value_name = "TAI_NS~WITHIN_NS")]
@@ -234,15 +242,35 @@ impl From<Scale> for TimeType {
     }
 }
 
-pub fn run(directory: &Path, command: &Command) -> Result<()> {
-    match command {
+/// Exit status of `vm add` where the VM's reservation cannot be made here.
+const NO_PLACE: u8 = 3;
+
+pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
+    let done = match command {
         Command::List(options) => list(directory, options.json),
-        Command::Add(options) => add(directory, options),
+        Command::Add(options) => match add(directory, options) {
+            Err(error) if has_no_place(&error) => {
+                eprintln!("timevisor: {error:#}");
+                return Ok(ExitCode::from(NO_PLACE));
+            }
+            done => done,
+        },
         Command::Migrate(options) => migrate(directory, options),
         Command::Notice(options) => notice(directory, options),
         Command::Remove(options) => remove(directory, options),
         Command::Args(options) => args(directory, options),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+fn has_no_place(error: &anyhow::Error) -> bool {
+    error.is::<NoPlace>()
+        || is_refused(error, ErrorCode::NotReserved)
+        || is_refused(error, ErrorCode::MakingRoom)
+}
+
+fn is_refused(error: &anyhow::Error, code: ErrorCode) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.0.code == code)
 }
 
 fn list(directory: &Path, json: bool) -> Result<()> {
@@ -295,7 +323,7 @@ fn print_row(row: &VmRow) {
 
 fn add(directory: &Path, options: &Add) -> Result<()> {
     let absolute = |path: &PathBuf| std::path::absolute(path).map(|p| p.display().to_string());
-    let request = Request::VmAdd(VmAdd {
+    let request = VmAdd {
         qmp: options.qmp.as_ref().map(absolute).transpose()?,
         pid: options.pid,
         name: options.name.clone(),
@@ -303,16 +331,34 @@ fn add(directory: &Path, options: &Add) -> Result<()> {
         resume: options.resume,
         incoming: options.incoming.clone(),
         elapsed_since: options.elapsed_since,
-    });
+    };
     let until = Instant::now() + seconds(options.within);
+    let room_until = until.max(Instant::now() + MAKING_ROOM);
     let patiently = |request: &Request| loop {
         match ask(directory, request) {
+            // The answer will be the same.
+            Err(error) if is_refused(&error, ErrorCode::NotReserved) => break Err(error),
+            Err(error)
+                if is_refused(&error, ErrorCode::MakingRoom) && Instant::now() < room_until =>
+            {
+                std::thread::sleep(RETRY);
+            }
             Err(_) if Instant::now() + RETRY < until => std::thread::sleep(RETRY),
             answer => break answer,
         }
     };
-    let response = patiently(&request)?;
-    let Response::VmAdded(mut row) = response else { return Err(unexpected(&response)) };
+    let add = |request: &Request| match patiently(request)? {
+        Response::VmAdded(row) => Ok(row),
+        response => Err(unexpected(&response)),
+    };
+    if let Some(path) = &options.reserve {
+        let travelling = travel::read(path)?;
+        // Without anything that lets it come or run.
+        let known = VmAdd { resume: false, incoming: None, elapsed_since: None, ..request.clone() };
+        let row = add(&Request::VmAdd(known))?;
+        travelling.admit(directory, &row.name)?;
+    }
+    let mut row = add(&Request::VmAdd(request))?;
     // What libvirt restores from a file may be there before anybody has looked.
     let is_known = |row: &VmRow| row.migration.as_deref() == Some("incoming") || row.arrived;
     while options.until_incoming && !is_known(&row) {

@@ -25,6 +25,7 @@
 //! | `configured` | reservations in the configuration |
 //! | [`machine`] | [`Reservations`]: requests, the timer, a restart |
 //! | `followed` | reservations that follow a guest's tasks |
+//! | `moves` | reservations of VMs that come from another host, or have gone to one |
 //! | [`rows`] | reservations and their state, for display |
 //!
 //! Each module uses only modules above it.
@@ -46,6 +47,7 @@ pub mod held;
 pub mod host;
 pub mod ledger;
 pub mod machine;
+mod moves;
 pub mod request;
 pub mod rows;
 mod soft;

@@ -7,6 +7,7 @@
 //! | [`supply`] | [`Supply`]: the minimum processor time in any interval |
 //! | [`overheads`] | [`Overheads`]: what a host takes from it |
 //! | [`measured`] | from what a host was seen to do to its overheads |
+//! | [`speed`] | [`Speed`]: what costs of one host are on another |
 //! | [`aligned`] | [`Aligned`]: the supply of a reservation whose replenishments are the releases |
 //! | [`task`] | [`Task`], [`TaskSet`], [`Policy`]; [`Overhead`] |
 //! | [`demand`] | the demand of tasks in an interval |
@@ -54,6 +55,7 @@ pub mod partition;
 pub mod reservation;
 mod search;
 pub mod sensitivity;
+pub mod speed;
 mod staircase;
 pub mod supply;
 pub mod synthesis;
@@ -65,6 +67,7 @@ pub mod verdict;
 pub use aligned::Aligned;
 pub use overheads::Overheads;
 pub use reservation::{InvalidReservation, Reservation};
+pub use speed::Speed;
 pub use supply::{Dedicated, Late, Linear, Supply, Ticked, Worst};
 pub use task::{InvalidTask, Overhead, Policy, Task, TaskSet};
 pub use together::Together;

@@ -7,12 +7,16 @@ use crate::vms::Vms;
 
 impl Guests for Vms {
     fn process(&self, vm: &str) -> Option<(u32, u64)> {
-        let process = Vms::process(self, vm)?;
+        let process = Vms::process(self, vm).filter(|_| !self.has_left(vm))?;
         Some((process.pid(), process.started()?))
     }
 
     fn vcpu(&self, vm: &str, vcpu: u32) -> Result<Target, Refusal> {
         let not_found = |text: String, step| Refusal::new(Reason::NotFound, text, step);
+        if self.has_left(vm) {
+            let text = format!("VM {vm} has left this host");
+            return Err(not_found(text, "reserve where it runs now"));
+        }
         let (pid, start_time) = Guests::process(self, vm)
             .ok_or_else(|| not_found(format!("there is no VM {vm}"), "see `timevisor vm list`"))?;
         let gone = |error: &dyn std::error::Error| {

@@ -9,14 +9,17 @@
 //! | `guests.rs` | the daemon's VMs as the state machine's guests |
 //! | `late.rs` | late jobs that introspection has seen, and their causes |
 //! | `control.rs` | conversion of the control protocol's types |
+//! | `moves.rs` | reservations of VMs that come from another host, or have gone to one |
 
 mod control;
 mod explain;
 mod guests;
 mod host;
 mod late;
+mod moves;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use timevisor_introspection::tasks::late::Late;
@@ -24,8 +27,7 @@ use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{
     ErrorBody, Reservations as Answer, ReserveApply, ReserveMissed, ReserveRelease, Response,
 };
-use timevisor_reservation as reservation;
-use timevisor_reservation::Followed;
+use timevisor_reservation::{self as reservation, Followed, Request};
 use timevisor_schedule::Reservation;
 use timevisor_time::Duration;
 
@@ -37,6 +39,8 @@ pub struct Reservations {
     host: LinuxHost,
     machine: reservation::Reservations<Change>,
     late: LateJobs,
+    /// What VMs had that have left.
+    left: BTreeMap<String, Vec<Request>>,
 }
 
 impl Reservations {
@@ -46,7 +50,7 @@ impl Reservations {
         let journal = host.read().map_err(with_causes);
         let configured = configured.iter().map(control::request).collect();
         let machine = reservation::Reservations::start(journal, configured, &mut host);
-        Self { host, machine, late: LateJobs::default() }
+        Self { host, machine, late: LateJobs::default(), left: BTreeMap::new() }
     }
 
     pub fn poll_at(&self) -> Duration {

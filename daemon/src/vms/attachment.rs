@@ -16,6 +16,7 @@ use timevisor_time::Duration;
 
 use super::host_cpu_time::Threads;
 use super::monitor::{Connected, Wanted};
+use super::moves::Moves;
 use super::questions::About;
 use super::requests::birth_of;
 use super::{RECONNECT, Reconnect, Served, Vms, host_identity, host_update, owners, timescale};
@@ -206,6 +207,7 @@ impl Vms {
             threads: Threads::default(),
             asking: false,
             may_resume: false,
+            moves: Moves::default(),
         };
         if let Some(connected) = monitor {
             served.speak(connected, &mut self.qmp);

@@ -59,6 +59,11 @@ impl Vms {
         self.named(name).is_some_and(|served| served.vm.transit().is_under_way())
     }
 
+    /// Whether a VM runs on another host now.
+    pub fn has_left(&self, name: &str) -> bool {
+        self.named(name).is_some_and(|served| *served.vm.transit() == Transit::Left)
+    }
+
     /// Stops a running VM, and resumes it at once.
     pub fn pause_for_a_moment(&mut self, name: &str) {
         let served = self.served.iter_mut().find(|served| served.vm.name == name);

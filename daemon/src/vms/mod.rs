@@ -5,6 +5,7 @@
 //! | `served.rs` | one VM that is served, and its lost monitor |
 //! | `monitor.rs` | one QMP connection: what is asked, and what survives it |
 //! | `qmp/` | the processes that speak QMP |
+//! | `moves.rs` | reservations of VMs that come or have left |
 //! | `channels.rs` | the facts that timelines and reservations use |
 //! | `attachment.rs` | how a VM comes to be served |
 //! | `discovery.rs` | finding QEMU processes |
@@ -23,6 +24,7 @@ mod discovery;
 mod helpers;
 mod host_cpu_time;
 mod monitor;
+mod moves;
 mod owners;
 mod prepared;
 mod qmp;
@@ -227,7 +229,7 @@ impl Vms {
         let reconnect = self.served.iter().filter_map(|s| s.reconnect.as_ref().map(|r| r.at)).min();
         let sample = (!self.served.is_empty()).then_some(self.sampler.next);
         let helpers = Some(self.helpers.poll_at().min(self.qmp.poll_at()));
-        [look, discovery, reconnect, sample, helpers, ask]
+        [look, discovery, reconnect, sample, helpers, ask, self.moves_at()]
             .into_iter()
             .flatten()
             .min()
@@ -325,6 +327,9 @@ impl Vms {
                 served.resets += u64::from(matches!(event, VmEvent::Reset { .. }));
                 let taken = served.vm.on_event(&event);
                 served.forbid_unsafe_move(&mut self.told);
+                if event == VmEvent::Resume && taken != Step::Arrive {
+                    served.moves.runs(monotonic());
+                }
                 taken
             }
             News::Migration(status, why) => {
@@ -367,11 +372,13 @@ impl Vms {
                 if let Some(birth) = served.elapsed_since.take() {
                     served.vm.set_birth(birth);
                 }
+                served.arrives(monotonic());
             }
             Step::Leave => {
                 if self.told.take(served.user, monotonic()) {
                     tracing::info!("VM {} has migrated away", served.vm.name);
                 }
+                served.moves.leaves(monotonic());
             }
             Step::AskWhy => {
                 served.monitor.as_mut().map(Monitor::ask_why);

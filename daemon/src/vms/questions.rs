@@ -115,10 +115,11 @@ impl Vms {
         }
     }
 
-    /// Resumes a VM that waits for its page, once the page says what is known.
-    fn resume_if_ready(&mut self, index: usize) {
+    /// Resumes a VM that waits for its page, once the page says what is known and its reservation is in
+    /// force.
+    pub(super) fn resume_if_ready(&mut self, index: usize) {
         let served = &mut self.served[index];
-        if served.may_resume && !served.asking {
+        if served.may_resume && !served.asking && !served.waits_for_reservation(monotonic()) {
             served.may_resume = false;
             served.monitor.as_mut().map(Monitor::resume_if_asked);
         }

@@ -38,11 +38,24 @@ impl Vms {
         Response::VmList(VmList { vms, not_served: self.discovery.not_served() })
     }
 
-    /// Answers `vm_add`.
-    pub fn add(&mut self, add: &VmAdd, clock: &HostClock) -> Response {
+    /// Answers `vm_add`. `admit` makes what is configured for an incoming VM, before its migration is
+    /// awaited, or says why it cannot.
+    pub fn add(
+        &mut self,
+        add: &VmAdd,
+        clock: &HostClock,
+        admit: impl FnOnce(&Self, &str) -> Result<(), ErrorBody>,
+    ) -> Response {
         let added = self.try_add(add, clock).and_then(|index| {
             self.retype(index, add.time_type, clock)?;
             self.take_birth(index, add.elapsed_since, add.incoming.is_some())?;
+            if self.served[index].is_to_come() {
+                let name = self.served[index].vm.name.clone();
+                if let Err(refusal) = admit(self, &name) {
+                    self.served[index].monitor.as_mut().map(Monitor::runs_already);
+                    return Err(refusal);
+                }
+            }
             self.await_arrival(index, add)
         });
         self.note();

@@ -14,6 +14,7 @@ use timevisor_time::Duration;
 
 use super::host_cpu_time::Threads;
 use super::monitor::{Connected, Monitor, Wanted};
+use super::moves::Moves;
 use super::qmp::QmpHelpers;
 use crate::announce::{Budget, PerUser};
 
@@ -48,6 +49,8 @@ pub(super) struct Served {
     pub(super) asking: bool,
     /// QEMU may resume it, if that was asked for, as soon as its page says what is known.
     pub(super) may_resume: bool,
+    /// Its reservation, on the way here or away.
+    pub(super) moves: Moves,
 }
 
 impl Served {

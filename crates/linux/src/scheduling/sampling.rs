@@ -1,8 +1,9 @@
 //! What a core does to threads that precede everything on it: how late they wake up, when they do not run
-//! although they want to, and by how much they exceed a budget.
+//! although they want to, by how much they exceed a budget, and how fast they work.
 //!
 //! What it does not do: judge. Each function runs a thread of its own, whose policy ends with it.
 
+use std::hint::black_box;
 use std::io;
 use std::thread;
 use std::time::Duration;
@@ -103,6 +104,96 @@ pub fn overruns(budget: Duration, period: Duration, count: usize) -> io::Result<
     })
 }
 
+/// A loop whose turns are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loop {
+    /// A multiplication, an addition, a shift and an exclusive or of 64 bits, each of which needs the result of the
+    /// one before.
+    Compute,
+    /// A load from 16 MiB, more than most cores' own caches, from where the load before says.
+    Memory,
+}
+
+/// Memory that [`Loop::Memory`] reads: lines of this many words of four bytes, and how many of them.
+const LINE: usize = 16;
+const LINES: usize = (16 << 20) / (4 * LINE);
+
+impl Loop {
+    /// Turns in a block, which takes about a millisecond.
+    #[must_use]
+    pub const fn turns(self) -> u64 {
+        match self {
+            Self::Compute => 400_000,
+            Self::Memory => 10_000,
+        }
+    }
+}
+
+/// The processor time of each block of [`Loop::turns`] turns, ns. It runs and sleeps by turns, as [`gaps`] does.
+///
+/// # Errors
+/// As [`wake_ups`].
+pub fn blocks(core: usize, of: Loop, span: Duration) -> io::Result<Vec<u64>> {
+    apart(move || {
+        pin(core)?;
+        let memory = match of {
+            Loop::Compute => Vec::new(),
+            Loop::Memory => cycle(),
+        };
+        Attributes::fifo(PRIORITY).set(0)?;
+        let end = now() + nanos(span);
+        let (mut all, mut at) = (Vec::new(), 1);
+        while now() < end {
+            let began = now();
+            while now() < began + nanos(RUNS) {
+                let before = thread_cpu_time().floor_nanos();
+                at = match of {
+                    Loop::Compute => compute(at, of.turns()),
+                    Loop::Memory => chase(&memory, at, of.turns()),
+                };
+                let took = thread_cpu_time().floor_nanos() - before;
+                all.push(u64::try_from(took).unwrap_or(0));
+            }
+            thread::sleep(SLEEPS);
+        }
+        Ok(all)
+    })
+}
+
+fn compute(mut x: u64, turns: u64) -> u64 {
+    for _ in 0..turns {
+        // Knuth's MMIX generator, whose result is mixed once more.
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        x ^= x >> 29;
+    }
+    black_box(x)
+}
+
+fn chase(memory: &[u32], at: u64, turns: u64) -> u64 {
+    let mut line = usize::try_from(at).unwrap_or(0) % LINES;
+    for _ in 0..turns {
+        line = memory[line * LINE] as usize;
+    }
+    black_box(line) as u64
+}
+
+/// Memory in which each line's first word names another line, and all lines are one cycle in random order
+/// (Sattolo's algorithm), so that no prefetcher guesses the next one.
+fn cycle() -> Vec<u32> {
+    let mut order: Vec<u32> = (0..).take(LINES).collect();
+    let mut x = 1;
+    for last in (1..LINES).rev() {
+        x = compute(x, 1);
+        let other = usize::try_from(x >> 33).unwrap_or(0) % last;
+        order.swap(last, other);
+    }
+    let mut memory = vec![0; LINES * LINE];
+    for (line, next) in order.into_iter().enumerate() {
+        memory[line * LINE] = next;
+    }
+    memory
+}
+
 /// By how much a budget was exceeded after each of these, from how long each of them was.
 fn beyond(ran: &[i64], budget: i64) -> Vec<u64> {
     let sums: Vec<i64> = ran
@@ -164,6 +255,21 @@ mod tests {
         assert_eq!(beyond(&[], 20), [0; 0]);
     }
 
+    #[test]
+    fn a_chase_goes_through_all_of_the_memory() {
+        let memory = cycle();
+        let (mut line, mut count) = (0, 0);
+        loop {
+            line = memory[line * LINE] as usize;
+            count += 1;
+            if line == 0 {
+                break;
+            }
+        }
+        assert_eq!(count, LINES);
+        assert_eq!(chase(&memory, 0, LINES as u64), 0);
+    }
+
     /// Needs a thread that may be real-time: root, as the lab's runs are.
     #[test]
     fn a_thread_is_watched() {
@@ -176,5 +282,9 @@ mod tests {
         let (gaps, watched) = gaps(core, span).unwrap();
         assert!(gaps.iter().all(|(at, length)| at + length <= watched), "{gaps:?} of {watched}");
         assert!(watched >= 60_000_000, "{watched}");
+        for of in [Loop::Compute, Loop::Memory] {
+            let blocks = blocks(core, of, Duration::from_millis(100)).unwrap();
+            assert!(!blocks.is_empty() && blocks.iter().all(|ns| *ns > 0), "{of:?}: {blocks:?}");
+        }
     }
 }

@@ -377,6 +377,8 @@ pub enum ErrorCode {
     Unavailable,
     /// Others are giving up the requested resource: try again within a second.
     MakingRoom,
+    /// An incoming VM's reservation cannot be made here: send the VM elsewhere.
+    NotReserved,
     /// A defect in the daemon.
     Internal,
 }

@@ -30,6 +30,21 @@ struct Side {
     log: PathBuf,
 }
 
+/// The namespace of a reservation in a domain's metadata.
+const NAMESPACE: &str = "urn:timevisor:reserve";
+
+/// One that sets no core apart: this machine's are not this test's.
+fn reservation(vcpu: u32) -> String {
+    format!(
+        "[[reserve]]\nvcpu = {vcpu}\nbudget = \"20ms\"\nperiod = \"50ms\"\npromise = \"limit\"\n"
+    )
+}
+
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(begin)?;
+    Some(rest.split_once(end)?.0)
+}
+
 pub(crate) fn hook(ctx: &Context) -> anyhow::Result<String> {
     let qemu = ctx.qemu()?;
     let server = ctx.chronyd("server")?;
@@ -93,13 +108,34 @@ pub(crate) fn hook(ctx: &Context) -> anyhow::Result<String> {
 
     command::run("kill", &["-CONT", &daemon])?;
     drop(local);
-    let moved = b.libvirt.migrate_here(&domain, &definition(NAME, &on_b))?;
+    // A reservation goes along in the domain's metadata, as libvirt writes it.
+    let on_b_with = |vcpu: u32| -> anyhow::Result<String> {
+        let set = format!("<reserve>{}</reserve>", reservation(vcpu));
+        let words = ["--uri", NAMESPACE, "--key", "timevisor", "--live", "--set", &set];
+        domain.virsh_with("metadata", &words)?;
+        let all = domain.virsh("dumpxml")?;
+        let metadata = between(&all, "<metadata>", "</metadata>").context("no metadata")?;
+        Ok(format!("{on_b}<metadata>{metadata}</metadata>"))
+    };
+    let impossible = on_b_with(7)?;
+    let Err(refused) = b.libvirt.migrate_here(&domain, &definition(NAME, &impossible)) else {
+        bail!("it went to a host that cannot keep its reservation");
+    };
+    mentions(&format!("{refused:#}"), &["web vCPU 7 has no place here", "has no vCPU 7"])?;
+    a.host.wait_vm("web", "synchronized").context("of a domain whose reservation was refused")?;
+    ensure!(b.libvirt.virsh(&["list", "--name"])?.trim().is_empty(), "it runs on B");
+    b.host.wait_until("the refused QEMU to be retired", |host| Ok(host.vm("web").is_err()))?;
+
+    let possible = on_b_with(0)?;
+    let moved = b.libvirt.migrate_here(&domain, &definition(NAME, &possible))?;
     b.host.wait_vm("web", "synchronized")?;
+    let held = b.host.cli(&["reserve", "list", "--json"])?;
+    mentions(&held, &["\"vm\":\"web\"", "\"promise\":\"limit\"", "\"budget_ns\":20000000"])?;
     a.host.wait_until("the source to be retired", |host| Ok(host.vm("web").is_err()))?;
     std::mem::forget(domain);
     drop(moved);
     Ok(format!(
         "a domain named {NAME:?} is served; one that comes to a host whose timevisord hangs is refused, one that starts there runs, \
-         and both are told ({took} s for the two); it moves when timevisord answers again"
+         and both are told ({took} s for the two); with a reservation that B cannot make it stays, with one that B can make it moves"
     ))
 }

@@ -3,6 +3,7 @@
 pub(crate) mod hosts;
 pub(crate) mod kvm;
 pub(crate) mod nvdimm;
+pub(crate) mod reserved;
 
 use crate::nested::NESTED;
 use crate::scenario::Need::{Fetched, Root};
@@ -69,6 +70,14 @@ const TESTS: &[Test] = &[
         needs: NESTED,
         seconds: 900,
         run: kvm::kvm,
+    },
+    Test {
+        name: "migrate-reserved",
+        about: "a VM with a reservation moves under KVM and cgroup v2: admitted before, in force before it runs, given back after; refused, cancelled, run again",
+        tier: Tier::All,
+        needs: NESTED,
+        seconds: 60,
+        run: reserved::reserved,
     },
     Test {
         name: "migrate-generation",

@@ -16,4 +16,6 @@ pub mod kernel;
 pub mod schedule;
 
 #[cfg(test)]
+mod moves_tests;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,62 @@
+//! Reservations of VMs that come from another host, or have gone to one.
+
+use timevisor_protocols::control::{ErrorBody, ErrorCode};
+use timevisor_reservation::{Reason, Refusal};
+
+use super::{Reservations, control};
+use crate::vms::Vms;
+
+impl Reservations {
+    /// Makes what is configured for an incoming VM, before its migration is awaited.
+    ///
+    /// # Errors
+    /// Why that cannot be made.
+    pub fn admit(&mut self, vm: &str, vms: &Vms) -> Result<(), ErrorBody> {
+        self.machine.admit(vm, &mut self.host, vms).map_err(|refusal| {
+            let ErrorBody { code, message, next_step } = control::error(refusal);
+            let code = if code == ErrorCode::MakingRoom { code } else { ErrorCode::NotReserved };
+            let message = format!(
+                "VM {vm} is not awaited here, because its configured reservation cannot be made: {message}"
+            );
+            ErrorBody { code, message, next_step }
+        })
+    }
+
+    /// Does what VMs ask for that have arrived or left.
+    pub fn follow_moves(&mut self, vms: &mut Vms) {
+        let has_one = |vm: &str| self.machine.held().iter().any(|held| held.vm == vm);
+        vms.note_reservations(self.machine.waiting(), has_one);
+        let (gone, back) = vms.take_moves();
+        for vm in gone {
+            self.leave(vm, vms);
+        }
+        for vm in back {
+            self.come_back(&vm, vms);
+        }
+    }
+
+    fn leave(&mut self, vm: String, vms: &Vms) {
+        let requests = self.machine.requests(&vm);
+        // Most VMs have no reservation.
+        let Ok(problems) = self.machine.release(Some(&vm), None, &mut self.host) else { return };
+        tracing::info!("VM {vm} runs on another host: its reservation here is given back");
+        for problem in problems {
+            tracing::warn!("VM {vm}: {problem}");
+        }
+        self.left.retain(|vm, _| vms.process(vm).is_some());
+        self.left.insert(vm, requests);
+    }
+
+    fn come_back(&mut self, vm: &str, vms: &Vms) {
+        for request in self.left.remove(vm).unwrap_or_default() {
+            let made = self.machine.apply(&request, &mut self.host, vms);
+            if let Err(Refusal { reason, message, next_step }) = made
+                && reason != Reason::AlreadyExists
+            {
+                tracing::warn!(
+                    "VM {vm} runs here again, without its former reservation: {message}; {next_step}"
+                );
+            }
+        }
+    }
+}
