@@ -492,6 +492,13 @@ impl Daemon {
             Request::ReserveRelease(release) => self.reservations.release(release),
             Request::ReserveList => self.reservations.list(),
             Request::ReserveMissed(asked) => self.reservations.missed(asked),
+            Request::ReserveCores(asked) => {
+                let answer = self.reservations.cores(asked, &self.vms);
+                if let (Response::Error(_), Some(vm)) = (&answer, &asked.vm) {
+                    self.vms.ask_vcpus(vm);
+                }
+                answer
+            }
             Request::IntrospectAttach(asked) => self.introspection.attach(asked, &mut self.vms),
             Request::IntrospectDetach(asked) => {
                 self.introspection.detach(asked, &mut self.vms, &mut self.reservations)

@@ -7,6 +7,7 @@
 //! | `plan.rs` | from tasks to a [`plan::Plan`] |
 //! | `asked.rs` | its analysis: on one vCPU, on any of several |
 //! | `because.rs` | what of a host makes it fail |
+//! | `candidates.rs` | `plan --host`: asking timevisord which cores could serve a vCPU |
 //! | `several.rs` | a guest with several vCPUs |
 //! | `fleet.rs`, `fleet_text.rs` | several VMs on a host |
 //! | `overheads.rs` | what the host takes from reservations |
@@ -21,6 +22,7 @@
 
 mod asked;
 mod because;
+mod candidates;
 mod costs;
 mod file;
 mod fleet;
@@ -71,8 +73,10 @@ pub enum Command {
 #[derive(Args)]
 pub struct PlanOptions {
     /// Tasks in TOML (docs/reference/reservations.md)
-    #[arg(required_unless_present = "vms", conflicts_with = "vms")]
+    #[arg(required_unless_present_any = ["vms", "host_cores"], conflicts_with = "vms")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    cores: candidates::Options,
     /// The reservation's period, for example 50ms; by default the one that costs least
     #[arg(long, value_name = "SPAN", value_parser = span)]
     period: Option<Duration>,
@@ -108,6 +112,9 @@ pub struct PlanOptions {
 /// Exit status 1 where the tasks do not fit.
 pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
     match command {
+        Command::Plan(options) if options.cores.is_given() => {
+            candidates::run(directory, options)?;
+        }
         Command::Plan(options) => return make_plan(options),
         Command::Measure(options) => measure::run(options)?,
         Command::Apply(options) => held::apply(directory, options)?,

@@ -7,6 +7,12 @@ use std::path::Path;
 
 use crate::affinity::list;
 
+/// The processors there are, online or not (/sys/devices/system/cpu/present).
+#[must_use]
+pub fn present() -> Vec<usize> {
+    listed(&Path::new(CPU).join("present"))
+}
+
 /// The processors that the kernel puts nothing on (isolcpus; /sys/devices/system/cpu/isolated).
 #[must_use]
 pub fn isolated() -> Vec<usize> {
@@ -58,6 +64,7 @@ mod tests {
             let near = neighbours(*processor);
             assert!(near.is_empty() || near.contains(processor), "{near:?}");
         }
+        assert!(online.iter().all(|processor| present().contains(processor)));
         let all = [isolated(), without_tick()].concat();
         assert!(all.iter().all(|processor| *processor < 4096), "{all:?}");
         assert!(siblings(100_000).is_empty() && neighbours(100_000).is_empty());

@@ -33,11 +33,22 @@ pub trait Restore {
     fn widen(&mut self, pid: u32, undone: &[Step<Self::Change>]);
 }
 
-/// A core that is online.
+/// What the cpusets of others say of a core, the least in the way first.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Claim {
+    /// Several have it: a pool that they share.
+    Shared,
+    /// One alone has it; its name.
+    Own(String),
+}
+
+/// A core of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Core {
     /// Its number.
     pub number: usize,
+    /// It is online.
+    pub is_online: bool,
     /// The thread may run there as it is: its affinity and its cpuset have it.
     pub is_allowed: bool,
     /// The kernel puts nothing there by itself (isolcpus), so that nobody has it who is not pinned to it.
@@ -50,6 +61,10 @@ pub struct Core {
     pub siblings: Vec<usize>,
     /// Who else has set it apart.
     pub taken: Option<String>,
+    /// Whose cpusets have it, without having set it apart.
+    pub claim: Option<Claim>,
+    /// If it is reserved, the thread could go there, too. With cgroup v2, only threads of one cgroup share a core.
+    pub can_share: bool,
 }
 
 impl Core {
@@ -58,12 +73,15 @@ impl Core {
     pub const fn plain(number: usize) -> Self {
         Self {
             number,
+            is_online: true,
             is_allowed: true,
             is_isolated: false,
             is_quiet: false,
             is_near: true,
             siblings: Vec::new(),
             taken: None,
+            claim: None,
+            can_share: true,
         }
     }
 }
@@ -80,8 +98,8 @@ pub trait Host: Restore {
     /// When the journal could not be replaced; it is unchanged, and nothing may be changed then.
     fn write(&mut self, held: &[Held<Self::Change>]) -> Result<(), String>;
 
-    /// The online cores, and what is known of them for a thread.
-    fn cores(&self, tid: u32) -> Vec<Core>;
+    /// The cores, and what is known of them for a thread, or for one that is pinned to nothing.
+    fn cores(&self, tid: Option<u32>) -> Vec<Core>;
 
     /// Plans the changes that implement a reservation, in order, when the cores `isolated` are
     /// already isolated. Changes nothing.

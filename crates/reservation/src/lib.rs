@@ -24,6 +24,7 @@
 //! | `stall_recovery` | how to make it run again |
 //! | `configured` | reservations in the configuration |
 //! | [`machine`] | [`Reservations`]: requests, the timer, a restart |
+//! | [`candidates`] | what each core could do for a vCPU, and why not |
 //! | `followed` | reservations that follow a guest's tasks |
 //! | `moves` | reservations of VMs that come from another host, or have gone to one |
 //! | [`rows`] | reservations and their state, for display |
@@ -36,6 +37,7 @@
 
 pub mod audit;
 mod book;
+pub mod candidates;
 mod configured;
 mod core_choice;
 mod core_isolation;
@@ -54,11 +56,12 @@ mod soft;
 mod stall;
 mod stall_recovery;
 
+pub use candidates::{Candidate, Question};
 pub use enforcement::release_all;
 pub use followed::Followed;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};
-pub use host::{Core, Guests, Host, Restore, Severity, Unmade, Usage};
+pub use host::{Claim, Core, Guests, Host, Restore, Severity, Unmade, Usage};
 pub use machine::Reservations;
 pub use request::{Promise, Reason, Refusal, Request};
 pub use rows::Row;

@@ -2,9 +2,10 @@
 
 use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{
-    self, ErrorBody, ErrorCode, MissedCause, MissedJob, ReserveApply, ReserveAudit, ReserveRow,
+    self, ErrorBody, ErrorCode, HostCore, MissedCause, MissedJob, ReserveApply, ReserveAudit,
+    ReserveRow,
 };
-use timevisor_reservation::{Guarantee, Promise, Reason, Refusal, Request, Row};
+use timevisor_reservation::{Candidate, Claim, Guarantee, Promise, Reason, Refusal, Request, Row};
 use timevisor_schedule::audit::{Cause, Stretch};
 
 pub fn request(apply: &ReserveApply) -> Request {
@@ -84,4 +85,26 @@ pub fn missed((cause, stretch): (Cause, Stretch)) -> MissedJob {
     };
     let (looked_at_ns, ran_ns, waited_ns) = (stretch.length, stretch.ran, stretch.waited);
     MissedJob { cause, looked_at_ns, ran_ns, waited_ns, missing_ns }
+}
+
+pub fn core(of: Candidate) -> HostCore {
+    let number = |core: usize| u32::try_from(core).unwrap_or(u32::MAX);
+    let core = of.core;
+    HostCore {
+        core: number(core.number),
+        place: of.place.map(number),
+        why_not: of.why_not,
+        online: core.is_online,
+        allowed: core.is_allowed,
+        isolated: core.is_isolated,
+        quiet: core.is_quiet,
+        near: core.is_near,
+        siblings: core.siblings.into_iter().map(number).collect(),
+        cpuset: core.claim.map(|claim| match claim {
+            Claim::Shared => "shared".to_owned(),
+            Claim::Own(who) => who,
+        }),
+        reserved: of.reserved,
+        left_ns: of.left,
+    }
 }

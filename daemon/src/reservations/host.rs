@@ -1,5 +1,6 @@
 //! Linux as the host of the reservation state machine.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -7,16 +8,18 @@ use std::path::Path;
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::cpuset::{self, CpusetError, Cpusets};
 use timevisor_linux::crash_file::{CrashFile, CrashFileError};
+use timevisor_linux::scheduling::accounting_lag;
 use timevisor_linux::scheduling::{self, Attributes, Change, Policy, processor_of, schedstat};
-use timevisor_linux::{affinity, scheduling::accounting_lag, topology};
 use timevisor_reservation::held::JOURNAL;
 use timevisor_reservation::{
     Core, Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
 };
 use timevisor_schedule::Reservation;
 
+use super::cores::cores;
 use super::explain::explain_refusal;
 use super::plan::{attributes, off_core, plan};
+use super::watch::Watch;
 use crate::announce::Budget;
 
 /// This machine, with the journal in the run directory.
@@ -25,16 +28,20 @@ pub struct LinuxHost {
     journal: CrashFile<Vec<Held<Change>>>,
     /// Guests cause lines, too: a reservation that follows their tasks changes with them.
     told: Budget,
+    watch: RefCell<Watch>,
 }
 
 impl LinuxHost {
     pub fn new(directory: &Path) -> Self {
-        Self { journal: CrashFile::new(directory, JOURNAL), told: Budget::hourly(200) }
+        let journal = CrashFile::new(directory, JOURNAL);
+        Self { journal, told: Budget::hourly(200), watch: RefCell::default() }
     }
 
     /// The reservations that an earlier daemon held.
     pub fn read(&self) -> Result<Vec<Held<Change>>, CrashFileError> {
-        self.journal.read()
+        let held = self.journal.read()?;
+        self.watch.borrow_mut().hold(&held);
+        Ok(held)
     }
 }
 
@@ -70,27 +77,13 @@ impl Host for LinuxHost {
     }
 
     fn write(&mut self, held: &[Held<Change>]) -> Result<(), String> {
-        self.journal.write(&held.to_vec()).map_err(with_causes)
+        self.journal.write(&held.to_vec()).map_err(with_causes)?;
+        self.watch.get_mut().hold(held);
+        Ok(())
     }
 
-    fn cores(&self, tid: u32) -> Vec<Core> {
-        let online = affinity::online().unwrap_or_default();
-        // A thread that has ended is refused later, with a better reason.
-        let allowed = affinity::allowed_of(tid).unwrap_or_else(|_| online.clone());
-        let last = processor_of(tid, tid).ok();
-        let near = last.map(topology::neighbours).unwrap_or_default();
-        let (isolated, without_tick) = (topology::isolated(), topology::without_tick());
-        let taken = Cpusets::find().map(|all| all.taken(&online)).unwrap_or_default();
-        let core = |number: usize| Core {
-            number,
-            is_allowed: allowed.contains(&number),
-            is_isolated: isolated.contains(&number),
-            is_quiet: isolated.contains(&number) || without_tick.contains(&number),
-            is_near: near.is_empty() || near.contains(&number),
-            siblings: topology::siblings(number),
-            taken: taken.contains(&number).then(|| "another cgroup's partition".to_owned()),
-        };
-        online.into_iter().map(core).collect()
+    fn cores(&self, tid: Option<u32>) -> Vec<Core> {
+        cores(tid)
     }
 
     fn plan(
@@ -118,8 +111,12 @@ impl Host for LinuxHost {
             Err(error) if denied(&error) && sleeps_elsewhere(held, change) => {
                 return Err(Unmade { asleep: true, why: explain_refusal(change, &error, held) });
             }
-            // The vCPU may have moved to its core between the kernel's answer and this check.
-            Err(error) if denied(&error) => change.make(),
+            // The vCPU may have moved to its core between the kernel's answer and this check; or it is on an
+            // isolated core, and must be allowed on all of them for a moment.
+            Err(error) if denied(&error) => match widened(held, change) {
+                Some((wide, narrow)) => wide.make().and_then(|()| change.make()).and(narrow.make()),
+                None => change.make(),
+            },
             made => made,
         };
         let unmade = |why| Unmade { asleep: false, why };
@@ -135,6 +132,20 @@ impl Host for LinuxHost {
     fn check(&self, held: &Held<Change>, change: &Change) -> Result<(), String> {
         match change {
             Change::Attributes { tid, set, .. } => check_policy(*tid, set),
+            Change::File { path, write, .. } if held.core().is_some() => {
+                // The last list is the core alone.
+                if lists(held).next_back() == Some(change) {
+                    let has = std::fs::read_to_string(path).unwrap_or_default();
+                    if has.trim() != write {
+                        return Err(format!(
+                            "{} is {} and not {write}",
+                            path.display(),
+                            has.trim()
+                        ));
+                    }
+                }
+                Cpusets::check(change).map_err(with_causes)
+            }
             // Nothing else shows whether a limit is in force.
             Change::Moved { tid, to, .. } if held.guarantee == Guarantee::Limit => {
                 let listed = std::fs::read_to_string(to).unwrap_or_default();
@@ -179,6 +190,9 @@ impl Host for LinuxHost {
     }
 
     fn separating(&self, isolated: &[usize]) -> Result<Vec<Change>, String> {
+        for told in self.watch.borrow_mut().look(self.now())? {
+            tracing::warn!("{told}");
+        }
         Cpusets::find().and_then(|cpusets| cpusets.keep_apart(isolated)).map_err(with_causes)
     }
 
@@ -220,6 +234,24 @@ fn rebase(pid: u32, gone: &Change, later: &Change) -> Option<Change> {
         }
         _ => None,
     }
+}
+
+/// The changes by which the cpuset of an isolated core was made wide and narrow, if `change` gives a thread a
+/// deadline there.
+fn widened<'a>(held: &'a Held<Change>, change: &Change) -> Option<(&'a Change, &'a Change)> {
+    let by_deadline =
+        matches!(change, Change::Attributes { set, .. } if set.policy == Policy::DEADLINE);
+    let mut lists = lists(held);
+    let (wide, narrow) = (lists.next()?, lists.next_back()?);
+    by_deadline.then_some((wide, narrow))
+}
+
+/// The changes of a reservation's own lists of processors with cgroup v2, in order.
+fn lists(held: &Held<Change>) -> impl DoubleEndedIterator<Item = &Change> {
+    held.changes.iter().map(|(_, change)| change).filter(|change| match change {
+        Change::File { path, .. } => cpuset::is_own_list(path),
+        _ => false,
+    })
 }
 
 /// An error and its causes on one line.

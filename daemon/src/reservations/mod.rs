@@ -4,6 +4,8 @@
 //! | file | owns |
 //! | --- | --- |
 //! | `host.rs` | Linux as the state machine's host, including the journal |
+//! | `cores.rs` | this host's cores |
+//! | `watch.rs` | what others do to reserved cores |
 //! | `plan.rs` | the changes that implement a reservation |
 //! | `explain.rs` | what the kernel's refusals mean |
 //! | `guests.rs` | the daemon's VMs as the state machine's guests |
@@ -12,12 +14,14 @@
 //! | `moves.rs` | reservations of VMs that come from another host, or have gone to one |
 
 mod control;
+mod cores;
 mod explain;
 mod guests;
 mod host;
 mod late;
 mod moves;
 mod plan;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +29,8 @@ use std::path::Path;
 use timevisor_introspection::tasks::late::Late;
 use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{
-    ErrorBody, Reservations as Answer, ReserveApply, ReserveMissed, ReserveRelease, Response,
+    ErrorBody, HostCores, Reservations as Answer, ReserveApply, ReserveCores, ReserveMissed,
+    ReserveRelease, Response,
 };
 use timevisor_reservation::{self as reservation, Followed, Request};
 use timevisor_schedule::Reservation;
@@ -106,6 +111,23 @@ impl Reservations {
         let [from, to] = [late.released, late.ended].map(|ns| u64::try_from(ns).unwrap_or(0));
         let missed = self.machine.missed((vm, vcpu), from, to).ok();
         self.late.count(vm, late, missed.map(control::missed))
+    }
+
+    /// Answers `reserve_cores`.
+    pub fn cores(&mut self, asked: &ReserveCores, vms: &Vms) -> Response {
+        let question = reservation::Question {
+            vcpu: asked.vm.as_deref().map(|vm| (vm, asked.vcpu)),
+            budget: asked.budget_ns,
+            period: asked.period_ns,
+            alone: asked.alone,
+        };
+        match self.machine.candidates(&question, &self.host, vms) {
+            Ok(found) => {
+                let cores = found.into_iter().map(control::core).collect();
+                Response::HostCores(HostCores { cores })
+            }
+            Err(refusal) => Response::Error(control::error(refusal)),
+        }
     }
 
     /// Sets a VM's reservations to what introspection learned that its tasks need (and whether each

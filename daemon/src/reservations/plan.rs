@@ -9,6 +9,7 @@ use timevisor_linux::cpu_limit;
 use timevisor_linux::cpuset::{Cpusets, Level};
 use timevisor_linux::kvm::no_halt_polling;
 use timevisor_linux::scheduling::{Attributes, Change, Policy, threads};
+use timevisor_linux::topology;
 use timevisor_reservation::{Guarantee, Wanted};
 use timevisor_schedule::Reservation;
 
@@ -28,15 +29,20 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
     }
     let before =
         Attributes::of(tid).with_context(|| format!("cannot read the policy of thread {tid}"))?;
-    let mut planned = Vec::new();
+    let (mut planned, mut last) = (Vec::new(), None);
     if let Guarantee::Core(core) = wanted.guarantee {
         let allowed = allowed_of(tid)
             .with_context(|| format!("cannot read the processors of thread {tid}"))?;
-        // Undone last: a thread that leaves a cpuset keeps the processors that it had there.
-        let same = Change::Affinity { tid, allow: allowed.clone(), before: allowed };
-        planned.push((Level::Thread, same));
+        let cpusets = Cpusets::find()?;
+        if !cpusets.decides_for(pid, tid, &allowed) {
+            // Undone last: a thread that leaves a cpuset keeps the processors that it had there.
+            let same = Change::Affinity { tid, allow: allowed.clone(), before: allowed };
+            planned.push((Level::Thread, same));
+        }
         let isolated: Vec<usize> = isolated.iter().copied().filter(|n| *n != core).collect();
-        planned.extend(Cpusets::find()?.plan(pid, tid, core, &isolated)?);
+        let made = cpusets.plan(pid, tid, core, &isolated)?;
+        last = cpusets.then(&made, core);
+        planned.extend(made);
         let others = off_core(pid, tid, core)?;
         planned.extend(others.into_iter().map(|change| (Level::Thread, change)));
         if !wanted.target.emulated {
@@ -48,6 +54,7 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
         _ => attributes(&wanted.reservation),
     };
     planned.push((Level::Thread, Change::Attributes { tid, set, before }));
+    planned.extend(last);
     if wanted.target.emulated && pid != tid {
         // QEMU's main loop generates the guest's timer interrupts; under KVM, the kernel does.
         let before = Attributes::of(pid)
@@ -62,6 +69,7 @@ pub fn plan(wanted: &Wanted, isolated: &BTreeSet<usize>) -> Result<Vec<(Level, C
 /// there, because SCHED_DEADLINE threads run before everything else.
 pub fn off_core(pid: u32, tid: u32, core: usize) -> Result<Vec<Change>> {
     let unreadable = "cannot read QEMU's threads";
+    let cpusets = Cpusets::find()?;
     let mut planned = Vec::new();
     for thread in threads(pid).context(unreadable)? {
         let scheduled = Attributes::of(thread.tid).map(|attributes| attributes.policy);
@@ -72,6 +80,9 @@ pub fn off_core(pid: u32, tid: u32, core: usize) -> Result<Vec<Change>> {
         let before = allowed_of(thread.tid).context(unreadable)?;
         let allow: Vec<usize> = before.iter().copied().filter(|n| *n != core).collect();
         if !allow.is_empty() && allow != before {
+            // Afterwards, one that its cpuset decides for is to follow that again, as it will be by then.
+            let is_free = cpusets.decides_for(pid, thread.tid, &before);
+            let before = if is_free { topology::present() } else { before };
             planned.push(Change::Affinity { tid: thread.tid, allow, before });
         }
     }

@@ -6,9 +6,11 @@
 //! | --- | --- |
 //! | `v1.rs` | cgroup v1: a cpuset of one processor, and a root without load balancing across processors |
 //! | `v2.rs` | cgroup v2: a partition (cpuset.cpus.partition) |
+//! | `claims.rs` | which processors others have for themselves |
 //!
-//! Both only plan changes and do not apply them: [`Change`].
+//! The first two only plan changes and do not apply them: [`Change`].
 
+mod claims;
 mod v1;
 mod v2;
 
@@ -17,8 +19,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::affinity;
+pub use self::claims::{Claim, Claims};
 use crate::scheduling::Change;
+use crate::{affinity, topology};
 
 /// Prefix of the names of all our cgroups.
 pub const OURS: &str = "timevisor-";
@@ -67,6 +70,51 @@ pub enum CpusetError {
         cgroup: String,
         /// What cpuset.cpus.partition says.
         said: String,
+    },
+    /// A partition that the VM's cgroup is not in has the processor.
+    #[error(
+        "another cgroup's partition has processor {processor}, and the VM's cgroup {cgroup} can have no part in that: with cgroup v2, VMs \
+         share a core that is set apart only if they are in one cgroup; take another core"
+    )]
+    Taken {
+        /// Which.
+        processor: usize,
+        /// The VM's cgroup.
+        cgroup: String,
+    },
+    /// The VM is in a partition of others.
+    #[error(
+        "the VM's cgroup {cgroup} is inside the partition {partition}, and the kernel lets no processor be taken from that; make {cgroup} a \
+         partition itself (cpuset.cpus, then cpuset.cpus.partition <- root), or move the VM out of {partition}"
+    )]
+    InPartition {
+        /// The partition.
+        partition: String,
+        /// The VM's cgroup.
+        cgroup: String,
+    },
+    /// Isolated processors, and a VM that may not use all of them.
+    #[error(
+        "the isolated processors {isolated} (isolcpus) share one root domain, in which Linux schedules by deadline only threads that may use \
+         all of them, and the VM's cgroup {cgroup} has {reach}; let it have {isolated} (the vCPU still gets its own), or isolate by nohz_full \
+         and without isolcpus"
+    )]
+    SharedRootDomain {
+        /// The isolated processors.
+        isolated: String,
+        /// The VM's cgroup.
+        cgroup: String,
+        /// What it has.
+        reach: String,
+    },
+    /// The VM's cgroup is not in this mount.
+    #[error(
+        "the VM's cgroup {cgroup} is not visible here: timevisord runs in another cgroup namespace; run it on the host, or in a container \
+         with the host's (docker --cgroupns=host, and /sys/fs/cgroup)"
+    )]
+    OtherNamespace {
+        /// What is known of it.
+        cgroup: String,
     },
     /// Another failure.
     #[error("{}", .path.display())]
@@ -164,10 +212,37 @@ impl Cpusets {
             return Err(CpusetError::Processor { processor, online: affinity::text(&online) });
         }
         if self.unified {
-            v2::plan(&self.root, pid, tid, processor)
+            v2::plan(&self.root, (pid, tid), processor, &self.isolated(&online))
         } else {
             v1::plan(&self.root, pid, tid, processor, &rest)
         }
+    }
+
+    /// Of these processors, those that the kernel leaves out of load balancing: isolated at boot, or by somebody's
+    /// partition.
+    fn isolated(&self, online: &[usize]) -> Vec<usize> {
+        let by_partition = read(&self.root.join("cpuset.cpus.isolated")).ok();
+        let by_partition = by_partition.and_then(|text| affinity::list(&text)).unwrap_or_default();
+        let at_boot = topology::isolated();
+        let is_isolated = |n: &usize| at_boot.contains(n) || by_partition.contains(n);
+        online.iter().copied().filter(is_isolated).collect()
+    }
+
+    /// To be applied after the thread has its policy, if anything is.
+    #[must_use]
+    pub fn then(&self, plan: &[(Level, Change)], processor: usize) -> Option<(Level, Change)> {
+        if self.unified { v2::narrow(plan, processor) } else { None }
+    }
+
+    /// Whether a thread may use exactly the processors that its cpuset has (cgroup v2). Then it has chosen none by
+    /// itself, and has to get what the cpuset has by the time of the release: another set would outlast all later
+    /// changes of the cpuset.
+    #[must_use]
+    pub fn decides_for(&self, pid: u32, tid: u32, allowed: &[usize]) -> bool {
+        self.unified
+            && folder_of(&self.root, pid, tid, "")
+                .and_then(|home| v2::effective(&self.root, &home))
+                .is_ok_and(|has| has == allowed)
     }
 
     /// Checks, after the plan was applied, whether it took effect.
@@ -176,6 +251,15 @@ impl Cpusets {
     /// The reason that the kernel gives.
     pub fn verify(&self, plan: &[(Level, Change)]) -> Result<(), CpusetError> {
         if self.unified { v2::verify(plan) } else { Ok(()) }
+    }
+
+    /// Checks whether a change that was made is still in force: the kernel ends partitions when their processor goes
+    /// offline, and older ones when somebody else's cpuset gets it.
+    ///
+    /// # Errors
+    /// The reason that the kernel gives.
+    pub fn check(change: &Change) -> Result<(), CpusetError> {
+        v2::verify_one(change)
     }
 
     /// Additional changes, to be applied at [`Level::Host`], that are needed because others have
@@ -204,6 +288,26 @@ impl Cpusets {
         std::fs::write(&path, affinity::text(&rest))
             .map_err(|source| CpusetError::Io { path, source })
     }
+}
+
+/// Whether this is the list of processors of the cgroup that a thread is moved to.
+#[must_use]
+pub fn is_own_list(path: &Path) -> bool {
+    let folder = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    path.ends_with("cpuset.cpus")
+        && folder.is_some_and(|name| name.starts_with(&format!("{OURS}cpu")))
+}
+
+/// The cgroup (v2) that sets a processor apart for the threads of one cgroup, if it does. `cpuset`: a thread's own,
+/// which may be such a one already.
+#[must_use]
+pub fn shared_folder(cpuset: &Path, processor: usize) -> Option<PathBuf> {
+    let is_ours = cpuset
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(OURS));
+    let home = if is_ours { cpuset.parent()? } else { cpuset };
+    Some(home.join(format!("{OURS}cpu{processor}")))
 }
 
 /// If v1's cpuset is mounted, v2 has no cpuset controller.
@@ -266,6 +370,19 @@ pub(crate) fn folder_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn our_folders() {
+        let home = Path::new("/sys/fs/cgroup/machine.slice/web.scope");
+        let own = home.join("timevisor-cpu3");
+        assert_eq!(shared_folder(home, 3), Some(own.clone()));
+        assert_eq!(shared_folder(&own, 2), Some(home.join("timevisor-cpu2")));
+        assert!(is_own_list(&own.join("cpuset.cpus")));
+        for other in [own.join("cpuset.mems"), home.join("cpuset.cpus")] {
+            assert!(!is_own_list(&other), "{other:?}");
+        }
+        assert!(!is_own_list(Path::new("/sys/fs/cgroup/cpuset/timevisor-rest/cpuset.cpus")));
+    }
 
     #[test]
     fn where_it_is_mounted() {

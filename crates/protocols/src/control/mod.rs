@@ -40,8 +40,8 @@ pub use request::{
     NameError, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,
 };
 pub use reserve::{
-    HostOverheads, LateJobs, MissedCause, MissedJob, Promise, Reservations, ReserveApply,
-    ReserveAudit, ReserveMissed, ReserveRelease, ReserveRow,
+    HostCore, HostCores, HostOverheads, LateJobs, MissedCause, MissedJob, Promise, Reservations,
+    ReserveApply, ReserveAudit, ReserveCores, ReserveMissed, ReserveRelease, ReserveRow,
 };
 pub use response::{
     ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now, NtsSummary,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::birth::ElapsedSince;
 use super::introspect::{IntrospectAttach, IntrospectTrace, IntrospectVm};
-use super::reserve::{ReserveApply, ReserveMissed, ReserveRelease};
+use super::reserve::{ReserveApply, ReserveCores, ReserveMissed, ReserveRelease};
 use super::sources::{ClientsQuery, SourceAdd, SourceNames};
 use super::words::{Notice, TimeType};
 
@@ -67,6 +67,8 @@ pub enum Request {
     ReserveList,
     /// Ask why a job was late: answered by [`super::MissedJob`].
     ReserveMissed(ReserveMissed),
+    /// Ask which cores could serve a vCPU: answered by [`super::HostCores`].
+    ReserveCores(ReserveCores),
     /// Observe a VM's real-time tasks: answered by [`super::Introspections`], like the two that
     /// follow.
     IntrospectAttach(IntrospectAttach),
@@ -265,6 +267,7 @@ impl Request {
             | Self::IntrospectAttach(IntrospectAttach { vm: name, .. })
             | Self::IntrospectDetach(IntrospectVm { vm: name })
             | Self::IntrospectTrace(IntrospectTrace { vm: name, .. })
+            | Self::ReserveCores(ReserveCores { vm: Some(name), .. })
             | Self::ReserveRelease(ReserveRelease { vm: Some(name), .. }) => check_name(name),
             Self::Status
             | Self::Now
@@ -283,6 +286,7 @@ impl Request {
             | Self::IntrospectList
             | Self::IntrospectPlugins
             | Self::VmAdd(VmAdd { name: None, .. })
+            | Self::ReserveCores(ReserveCores { vm: None, .. })
             | Self::ReserveRelease(ReserveRelease { vm: None, .. }) => Ok(()),
         }
     }

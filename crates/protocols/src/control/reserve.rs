@@ -137,6 +137,65 @@ impl LateJobs {
     }
 }
 
+/// Asks which cores could serve a vCPU, in the order in which they would be tried.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReserveCores {
+    /// The VM; absent: one that is pinned to nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// QEMU's cpu-index.
+    #[serde(default)]
+    pub vcpu: u32,
+    /// The wanted budget; absent: asks only what is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_ns: Option<u64>,
+    /// Its period.
+    pub period_ns: u64,
+    /// It is to have its core alone.
+    #[serde(default)]
+    pub alone: bool,
+}
+
+/// All cores of the host: those that would be tried, and then the others.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HostCores {
+    /// The cores.
+    pub cores: Vec<HostCore>,
+}
+
+/// One core.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostCore {
+    /// Its number.
+    pub core: u32,
+    /// In which order it would be tried, from 1 on; absent: not without `--core`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u32>,
+    /// Why it would not be tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_not: Option<String>,
+    /// It is online.
+    pub online: bool,
+    /// The vCPU may run there as it is.
+    pub allowed: bool,
+    /// The kernel puts nothing there by itself (isolcpus).
+    pub isolated: bool,
+    /// The kernel's own work is little there (isolcpus, nohz_full).
+    pub quiet: bool,
+    /// Its memory is as near as that of the processor on which the vCPU ran last.
+    pub near: bool,
+    /// The other hardware threads of the same core.
+    pub siblings: Vec<u32>,
+    /// The cpuset that has it for itself, or `shared` if several have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpuset: Option<String>,
+    /// The reservations there.
+    pub reserved: Vec<String>,
+    /// The greatest budget in the period that it could keep beside them. The kernel may take less.
+    pub left_ns: u64,
+}
+
 /// The reservations, and the changes made.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reservations {

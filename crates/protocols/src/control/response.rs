@@ -13,7 +13,7 @@ use timevisor_time::TimescaleId;
 use super::birth::ElapsedSince;
 use super::cluster::Clusters;
 use super::introspect::{IntrospectEvents, IntrospectPlugins, Introspections};
-use super::reserve::{MissedJob, Reservations};
+use super::reserve::{HostCores, MissedJob, Reservations};
 use super::sources::{Changed, Clients, Sources, Tracking};
 use super::words::{ClockStatus, Notice, Reference, TimeType};
 
@@ -47,6 +47,8 @@ pub enum Response {
     Reservations(Reservations),
     /// Answers `reserve_missed`.
     MissedJob(MissedJob),
+    /// Answers `reserve_cores`.
+    HostCores(HostCores),
     /// Answers `introspect_attach`, `introspect_detach` and `introspect_list`.
     Introspections(Introspections),
     /// Answers `introspect_trace`.

@@ -3,12 +3,14 @@
 pub(crate) mod again;
 pub(crate) mod deadline_kernels;
 pub(crate) mod floors;
+pub(crate) mod hosts;
 pub(crate) mod inherits;
 pub(crate) mod kvm;
 pub(crate) mod libvirt;
 pub(crate) mod libvirt_v2;
 pub(crate) mod reserve;
 
+use crate::nested::NESTED;
 use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Root};
 use crate::scenario::{Family, Test, Tier};
 
@@ -131,5 +133,37 @@ const TESTS: &[Test] = &[
         ],
         seconds: 300,
         run: libvirt_v2::reserve_libvirt_v2,
+    },
+    Test {
+        name: "reserve-isolcpus",
+        about: "on a host with isolcpus and nohz_full, a pinned vCPU gets its own isolated core and any other none of them; every setting as before afterwards",
+        tier: Tier::All,
+        needs: NESTED,
+        seconds: 90,
+        run: hosts::isolcpus::isolcpus,
+    },
+    Test {
+        name: "reserve-kubernetes",
+        about: "beside kubelet's static CPU manager: no container's own core is taken, reservations stay in force when pods come and go, conflicts are told; every setting as before afterwards",
+        tier: Tier::All,
+        needs: NESTED,
+        seconds: 120,
+        run: hosts::kubernetes::kubernetes,
+    },
+    Test {
+        name: "reserve-slices",
+        about: "systemd's AllowedCPUs=, libvirt's pins and others' partitions decide which core is taken; every setting as before afterwards",
+        tier: Tier::All,
+        needs: NESTED,
+        seconds: 120,
+        run: hosts::slices::slices,
+    },
+    Test {
+        name: "reserve-hotplug",
+        about: "cores that go offline and come back: the next core, and a reserved one stays; every setting as before afterwards",
+        tier: Tier::All,
+        needs: NESTED,
+        seconds: 60,
+        run: hosts::hotplug::hotplug,
     },
 ];

@@ -114,8 +114,9 @@ impl Host for SimulatedHost {
         Ok(())
     }
 
-    fn cores(&self, tid: u32) -> Vec<Core> {
-        let allowed = self.kernel.threads.get(&tid).map(|thread| thread.allowed.clone());
+    fn cores(&self, tid: Option<u32>) -> Vec<Core> {
+        let thread = tid.and_then(|tid| self.kernel.threads.get(&tid));
+        let allowed = thread.map(|thread| thread.allowed.clone());
         let is_allowed = |core: &usize| allowed.as_ref().is_none_or(|all| all.contains(core));
         let of = |core| Core { is_allowed: is_allowed(&core), ..Core::plain(core) };
         (0..self.kernel.cores).map(of).collect()

@@ -1,5 +1,6 @@
 use timevisor_reservation::{
-    Followed, Guarantee, Promise, Reason, Refusal, Request, Reservations, Restore as _, release_all,
+    Candidate, Followed, Guarantee, Promise, Question, Reason, Refusal, Request, Reservations,
+    Restore as _, release_all,
 };
 use timevisor_schedule::Reservation;
 
@@ -32,6 +33,17 @@ impl Bench {
     fn apply(&mut self, request: &Request) -> Result<Vec<String>, Refusal> {
         let guests = self.host.kernel.clone();
         self.machine.apply(request, &mut self.host, &guests)
+    }
+
+    fn candidates(&mut self, vcpu: u32, budget: u64, alone: bool) -> Vec<Candidate> {
+        let guests = self.host.kernel.clone();
+        let asked = Question {
+            vcpu: Some(("web", vcpu)),
+            budget: Some(budget * MS),
+            period: 50 * MS,
+            alone,
+        };
+        self.machine.candidates(&asked, &self.host, &guests).unwrap()
     }
 
     fn refusal(&mut self, request: &Request) -> Reason {
@@ -124,6 +136,49 @@ fn a_reservation_comes_goes_and_comes_again_after_its_overrun_is_paid_back() {
     // Another budget without any gap.
     bench.apply(&request(0, 30)).unwrap();
     assert_eq!(bench.policy(0), deadline(30));
+    bench.release();
+    bench.unchanged();
+}
+
+#[test]
+fn the_first_candidate_is_what_apply_takes_and_each_other_core_says_why_not() {
+    let mut bench = Bench::new();
+    let tried = |found: &[Candidate]| -> Vec<usize> {
+        found.iter().filter(|of| of.place.is_some()).map(|of| of.core.number).collect()
+    };
+    let found = bench.candidates(0, 20, false);
+    assert_eq!((tried(&found), found.len()), (vec![3, 2, 1], 4));
+    assert!(found[3].why_not.as_ref().unwrap().contains("core 0 is where the kernel's own work"));
+    assert_eq!(found[0].left, 475 * MS / 10, "what kernels admit: 95 %");
+    bench.unchanged();
+    bench.apply(&request(0, 20)).unwrap();
+    assert_eq!(bench.core(0), Some(3));
+
+    // Beside 20 of 50 ms: what is left is kept, and 10 us more is not.
+    let found = bench.candidates(1, 20, false);
+    assert_eq!(tried(&found), [3, 2, 1]);
+    assert_eq!(found[0].reserved, ["VM web vCPU 0"]);
+    let left = found[0].left;
+    assert!((20 * MS..30 * MS).contains(&left), "{left}");
+    let on_3 = |budget| Request { core: Some(3), budget, ..request(1, 0) };
+    assert_eq!(bench.refusal(&on_3(left + 10_000)), Reason::Unavailable);
+    bench.apply(&on_3(left)).unwrap();
+    assert_eq!(bench.core(1), Some(3));
+    bench.machine.release(Some("web"), Some(1), &mut bench.host).unwrap();
+    bench.pass(1000);
+
+    // No room, and not alone.
+    for (budget, alone, part) in [(40, false, "cannot keep 40000 us"), (5, true, "to be alone")] {
+        let found = bench.candidates(1, budget, alone);
+        assert_eq!(tried(&found), [2, 1], "{budget} {alone}");
+        let refused = found.iter().find(|of| of.core.number == 3).unwrap();
+        assert!(refused.why_not.as_ref().unwrap().contains(part), "{refused:?}");
+        assert_eq!(refused.left == 0, alone);
+    }
+    // Asked for the vCPU that has the core, its own budget is not in the way.
+    let found = bench.candidates(0, 45, true);
+    assert_eq!(tried(&found), [3]);
+    assert!(found[1].why_not.as_ref().unwrap().contains("a reservation on core 3"), "{found:?}");
     bench.release();
     bench.unchanged();
 }
