@@ -489,6 +489,7 @@ impl Daemon {
                 }
                 answer
             }
+            Request::ReserveMove(asked) => self.reservations.relocate(asked, &self.vms),
             Request::ReserveRelease(release) => self.reservations.release(release),
             Request::ReserveList => self.reservations.list(),
             Request::ReserveMissed(asked) => self.reservations.missed(asked),

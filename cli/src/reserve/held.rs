@@ -1,4 +1,4 @@
-//! `timevisor reserve apply, list, release`: asking timevisord.
+//! `timevisor reserve apply, move, list, release`: asking timevisord.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use clap::{Args, ValueEnum};
 use timevisor_linux::crash_file::CrashFile;
 use timevisor_linux::scheduling::{self, Change};
 use timevisor_protocols::control::{
-    ErrorCode, Promise, Request, Reservations, ReserveApply, ReserveRelease, ReserveRow, Response,
+    ErrorCode, Promise, Request, Reservations, ReserveApply, ReserveMove, ReserveRelease,
+    ReserveRow, Response,
 };
 use timevisor_reservation::held::JOURNAL;
 use timevisor_reservation::{Held, Restore, Step, release_all};
@@ -57,6 +58,24 @@ pub struct Apply {
     /// What is promised; the others are weaker
     #[arg(long, value_enum, default_value = "core")]
     promise: PromiseName,
+    /// Print what would be changed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Move {
+    /// The VM, as `timevisor vm list` shows it
+    vm: String,
+    /// Its vCPU, from 0
+    #[arg(long, default_value_t = 0)]
+    vcpu: u32,
+    /// The core to set apart for it
+    #[arg(long, value_name = "N")]
+    core: u32,
     /// Print what would be changed, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -150,6 +169,24 @@ pub fn apply(directory: &Path, options: &Apply) -> Result<()> {
         return Ok(());
     }
     print(&answer);
+    Ok(())
+}
+
+pub fn relocate(directory: &Path, options: &Move) -> Result<()> {
+    let request = Request::ReserveMove(ReserveMove {
+        vm: options.vm.clone(),
+        vcpu: options.vcpu,
+        core: options.core,
+        dry_run: options.dry_run,
+    });
+    let answer = reserve(directory, &request)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&answer)?);
+    } else if options.dry_run {
+        answer.changes.iter().for_each(|change| println!("{change}"));
+    } else {
+        print(&answer);
+    }
     Ok(())
 }
 
@@ -274,6 +311,14 @@ impl Restore for ThisHost {
         scheduling::is_alive(pid, start_time, tid)
     }
 
+    fn is_thread(&self, pid: u32, tid: u32, started: Option<u64>) -> bool {
+        scheduling::is_thread(pid, tid, started)
+    }
+
+    fn thread_started(&self, pid: u32, tid: u32) -> Option<u64> {
+        scheduling::started(pid, tid).ok()
+    }
+
     fn thread(&self, change: &Change) -> Option<u32> {
         change.tid()
     }
@@ -283,7 +328,7 @@ impl Restore for ThisHost {
     }
 
     fn widen(&mut self, pid: u32, undone: &[Step<Change>]) {
-        for (_, change) in undone {
+        for (_, change) in undone.iter().rev() {
             if let Change::Affinity { tid, allow, before } = change
                 && *tid == pid
             {

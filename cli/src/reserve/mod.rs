@@ -15,7 +15,7 @@
 //! | `measure.rs` | measuring that |
 //! | `text.rs` | a plan in words |
 //! | `plot.rs` | its supply and demand as a picture |
-//! | `held.rs` | asking timevisord: apply, list, release |
+//! | `held.rs` | asking timevisord: apply, move, list, release |
 //! | `travel.rs` | reservations as a file that goes with a VM: export |
 //! | `top.rs` | the same: what each reservation uses now |
 //! | `missed.rs` | the same: why a job was late |
@@ -56,6 +56,8 @@ pub enum Command {
     Measure(measure::Options),
     /// Reserve processor time for a VM's vCPU, or change what it has
     Apply(held::Apply),
+    /// Move a reservation to another core, without a moment without it
+    Move(held::Move),
     /// List reservations
     List(held::List),
     /// Print a VM's reservations for the host to which it moves: `vm add --reserve` reads them there
@@ -118,6 +120,7 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
         Command::Plan(options) => return make_plan(options),
         Command::Measure(options) => measure::run(options)?,
         Command::Apply(options) => held::apply(directory, options)?,
+        Command::Move(options) => held::relocate(directory, options)?,
         Command::List(options) => held::list(directory, options)?,
         Command::Export(options) => travel::export(directory, options)?,
         Command::Top(options) => top::run(directory, options)?,

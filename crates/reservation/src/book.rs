@@ -7,7 +7,7 @@ use timevisor_schedule::Reservation;
 use crate::audit::Audit;
 use crate::enforcement;
 use crate::handover::{HandOver, hand_over};
-use crate::held::{Held, Level};
+use crate::held::{Held, Level, Step};
 use crate::host::{Host, Severity};
 use crate::ledger::{Ledger, Neighbour, Refused};
 use crate::request::{Reason, Refusal};
@@ -27,6 +27,9 @@ pub(crate) struct Failure {
     pub(crate) vcpu: u32,
     pub(crate) why: String,
 }
+
+/// Why a core is not for a vCPU.
+pub(crate) const CROWDED: &str = "the VM's other threads would have no core besides those of its reserved vCPUs;      release one of them, or take another core";
 
 /// All held reservations.
 #[derive(Debug)]
@@ -106,6 +109,31 @@ impl<C: Clone> Book<C> {
         problems
     }
 
+    /// Ends moves to another core in the middle of which an earlier daemon died: undoes what was
+    /// prepared on the new core, or what is left on the old one.
+    pub(crate) fn end_moves<H: Host<Change = C>>(&mut self, host: &mut H) {
+        let mut moved = false;
+        for index in 0..self.held.len() {
+            if self.held[index].leftover.is_empty() {
+                continue;
+            }
+            moved = true;
+            let name = self.held[index].name();
+            for problem in enforcement::release(host, &self.held[index], &self.held[index].leftover)
+            {
+                host.tell(Severity::Warn, &format!("{name}: {problem}"));
+            }
+            self.held[index].leftover.clear();
+        }
+        if moved {
+            let isolated: Vec<usize> = self.isolated().into_iter().collect();
+            if let Err(why) = host.settle(&isolated) {
+                host.tell(Severity::Warn, &why);
+            }
+            self.store(host);
+        }
+    }
+
     /// Brings threads that several reservations of a process share into the state that the
     /// remaining reservations need: a release restores the earlier policy and cores of such
     /// threads.
@@ -126,9 +154,15 @@ impl<C: Clone> Book<C> {
         host: &mut H,
     ) -> Result<(), String> {
         let strays = host.strays(&self.held[index])?;
-        if !strays.is_empty() {
-            let steps = strays.iter().map(|change| (Level::Thread, change.clone()));
+        self.forget_ended(index, &strays, host);
+        // One that an earlier daemon stored and did not make is made; it is not there twice.
+        let held = &self.held[index];
+        let is_known = |new: &C| held.changes.iter().any(|(_, old)| host.sets_the_same(old, new));
+        let new: Vec<_> = strays.iter().filter(|new| !is_known(new)).cloned().collect();
+        if !new.is_empty() {
+            let steps = new.into_iter().map(|change| (Level::Thread, change));
             self.held[index].changes.extend(steps);
+            self.held[index].note_threads(host);
             // A change is written to the journal before it is made.
             host.write(&self.held)?;
         }
@@ -136,15 +170,36 @@ impl<C: Clone> Book<C> {
         let is_lost = |change: &C| {
             host.sets_policy(change)
                 && host.thread(change) != Some(held.tid)
+                && held.may_touch(host, change)
                 && host.check(held, change).is_err()
         };
         let waits = self.waits(held.tid);
         let of_held = held.changes.iter().map(|(_, change)| change);
         let lost: Vec<C> = of_held.filter(|change| !waits && is_lost(change)).cloned().collect();
         for change in strays.into_iter().chain(lost) {
-            host.make(held, &change).map_err(|unmade| unmade.why)?;
+            enforcement::make_one(host, held, &change).map_err(|unmade| unmade.why)?;
         }
         Ok(())
+    }
+
+    /// Drops the changes of threads that have ended, where another thread with the same id is to be
+    /// changed now.
+    fn forget_ended<H: Host<Change = C>>(&mut self, index: usize, new: &[C], host: &H) {
+        let Self { held, waiting, .. } = self;
+        let held = &mut held[index];
+        for tid in new.iter().filter_map(|change| host.thread(change)) {
+            let now = host.thread_started(held.pid, tid);
+            if tid == held.tid || held.threads.get(&tid).is_none_or(|then| Some(*then) == now) {
+                continue;
+            }
+            held.threads.remove(&tid);
+            let is_old = |(_, change): &Step<C>| host.thread(change) == Some(tid);
+            for waiting in waiting.iter_mut().filter(|waiting| waiting.tid == held.tid) {
+                let before = &held.changes[..waiting.from.min(held.changes.len())];
+                waiting.from -= before.iter().filter(|step| is_old(step)).count();
+            }
+            held.changes.retain(|step| !is_old(step));
+        }
     }
 
     /// Releases a reservation that cannot be kept, and remembers why.
@@ -202,6 +257,21 @@ impl<C: Clone> Book<C> {
             self.ledger.free(core, used, host.now());
         }
         Ok(words)
+    }
+
+    /// Whether a reservation would leave the other threads of its process no core: those of its other
+    /// vCPUs have taken the rest from them.
+    pub(crate) fn crowds_out<H: Host<Change = C>>(
+        &self,
+        tid: u32,
+        pid: u32,
+        core: usize,
+        host: &H,
+    ) -> bool {
+        let has_others = self.held.iter().any(|held| held.pid == pid && held.tid != tid);
+        let cores = host.cores(Some(pid));
+        let mut allowed = cores.iter().filter(|core| core.is_allowed).map(|core| core.number);
+        has_others && allowed.all(|other| other == core)
     }
 
     /// Whether a core can keep a reservation in addition to its present ones, except for

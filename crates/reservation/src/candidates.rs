@@ -93,8 +93,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             let guarantee = Guarantee::Core(candidate.core.number);
             let wanted = |target| Wanted { target, reservation: wanted, guarantee };
             let isolated = self.book.isolated();
-            candidate.why_not =
-                target.and_then(|target| host.plan(&wanted(target), &isolated).err());
+            candidate.why_not = target.and_then(|target| {
+                host.plan(&wanted(target), &isolated).err().map(|unmade| unmade.why)
+            });
         }
         let tried = found.iter_mut().filter(|candidate| candidate.why_not.is_none());
         tried.enumerate().for_each(|(index, candidate)| candidate.place = Some(index + 1));

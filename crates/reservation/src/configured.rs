@@ -24,6 +24,11 @@ impl Configured {
         self.refused.as_ref().map(|why| format!("VM {vm} vCPU {vcpu}, as configured: {why}"))
     }
 
+    /// Whether it is for this vCPU.
+    pub(crate) fn is_for(&self, vm: &str, vcpu: u32) -> bool {
+        self.request.vm == vm && self.request.vcpu == vcpu
+    }
+
     /// Whether it has to be made for this process now.
     pub(crate) fn is_due(&self, process: Option<(u32, u64)>) -> bool {
         process.is_some() && self.made_for != process

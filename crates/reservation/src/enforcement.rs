@@ -4,7 +4,8 @@
 use timevisor_schedule::Reservation;
 
 use crate::held::{Held, Level, Step};
-use crate::host::{Host, Restore};
+use crate::host::{Because, Host, Unmade};
+use crate::restore::Restore;
 
 /// Changes that were not made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,9 +14,20 @@ pub(crate) struct Failed {
     pub why: String,
     /// Nothing is left of the attempt: everything was undone, and no thread's policy was changed meanwhile.
     pub is_clean: bool,
+    /// Another core may do.
+    pub is_of_core: bool,
 }
 
-/// Makes the changes of a reservation from number `from` on.
+impl From<Unmade> for Failed {
+    /// Of something that was not begun.
+    fn from(unmade: Unmade) -> Self {
+        let is_of_core = unmade.cause != Because::Anything;
+        Self { why: unmade.why, is_clean: true, is_of_core }
+    }
+}
+
+/// Makes the changes of a reservation from number `from` on. With `wake`, a vCPU that sleeps elsewhere
+/// is woken, so that it comes to its core.
 ///
 /// `Some(number)`: the vCPU sleeps and has not moved to its core yet. Make the rest, from that
 /// number on, a little later; a sleeping vCPU needs no processor time.
@@ -27,32 +39,67 @@ pub(crate) fn make<H: Host>(
     host: &mut H,
     held: &Held<H::Change>,
     from: usize,
+    wake: bool,
 ) -> Result<Option<usize>, Failed> {
     for (number, (_, change)) in held.changes.iter().enumerate().skip(from) {
-        match host.make(held, change) {
+        let made = match make_one(host, held, change) {
+            Err(unmade) if unmade.cause == Because::Asleep && wake && host.wake(held) => {
+                make_one(host, held, change)
+            }
+            made => made,
+        };
+        match made {
             Ok(()) => {}
-            Err(unmade) if unmade.asleep => return Ok(Some(number)),
+            Err(unmade) if unmade.cause == Because::Asleep => return Ok(Some(number)),
             // The change may have been made in part, so it is undone as well.
-            Err(unmade) => return Err(undone(host, unmade.why, &held.changes[..=number], from)),
+            Err(unmade) => return Err(undone(host, held, unmade, number + 1, from)),
         }
     }
     match check(host, held) {
         Ok(()) => Ok(None),
-        Err(why) => Err(undone(host, why, &held.changes, from)),
+        Err(why) => Err(undone(host, held, Unmade::of_core(why), held.changes.len(), from)),
     }
 }
 
-fn undone<H: Host>(host: &mut H, why: String, made: &[Step<H::Change>], from: usize) -> Failed {
-    if from > 0 {
-        return Failed { why, is_clean: false };
+/// Makes one change, unless another thread has the id of its thread by now.
+pub(crate) fn make_one<H: Host>(
+    host: &mut H,
+    held: &Held<H::Change>,
+    change: &H::Change,
+) -> Result<(), Unmade> {
+    if held.may_touch(host, change) {
+        return host.make(held, change);
     }
-    let left = undo(host, made.iter().map(|(_, change)| change));
+    if host.thread(change).is_some_and(|tid| tid != held.tid) {
+        // One of QEMU's others, such as a worker: it needs nothing any more.
+        return Ok(());
+    }
+    let why =
+        format!("{change}: the thread has ended; is the VM running, and is the vCPU plugged?");
+    Err(Unmade { cause: Because::Anything, why })
+}
+
+/// Undoes the first `made` changes, unless others may need some of them.
+fn undone<H: Host>(
+    host: &mut H,
+    held: &Held<H::Change>,
+    unmade: Unmade,
+    made: usize,
+    from: usize,
+) -> Failed {
+    let Unmade { cause, why } = unmade;
+    let is_of_core = cause != Because::Anything;
+    if from > 0 {
+        return Failed { why, is_clean: false, is_of_core };
+    }
+    let made = &held.changes[..made];
+    let left = release(host, held, made);
     if left.is_empty() {
         let is_clean = !made.iter().any(|(_, change)| host.sets_policy(change));
-        return Failed { why, is_clean };
+        return Failed { why, is_clean, is_of_core };
     }
     let why = format!("{why}; and this could not be undone: {}", left.join("; "));
-    Failed { why, is_clean: false }
+    Failed { why, is_clean: false, is_of_core }
 }
 
 /// The changes of a reservation with another budget, and a description of the difference.
@@ -91,7 +138,7 @@ pub(crate) fn set_first_policies<H: Host>(
 ) -> Result<(), String> {
     for (_, change) in &held.changes[..from] {
         if host.sets_policy(change) {
-            host.make(held, change).map_err(|unmade| unmade.why)?;
+            make_one(host, held, change).map_err(|unmade| unmade.why)?;
         }
     }
     Ok(())
@@ -108,7 +155,7 @@ pub(crate) fn renew<H: Host>(
     reservation: &Reservation,
 ) -> Result<(), String> {
     for (_, change) in &held.changes {
-        if host.with_reservation(change, reservation).is_some() {
+        if host.with_reservation(change, reservation).is_some() && held.may_touch(host, change) {
             host.undo(change)?;
             host.make(held, change).map_err(|unmade| unmade.why)?;
         }
@@ -140,9 +187,9 @@ where
     changes.rev().filter_map(failed).collect()
 }
 
-/// Restores the state before `changes`, which were made for `held`. Threads of a process that has
-/// ended are left alone, because a later thread may have the same id. The result says what could
-/// not be restored.
+/// Restores the state before `changes`, which were made for `held`. Threads that have ended, and
+/// those of a process that has ended, are left alone, because a later thread may have the same id.
+/// The result says what could not be restored.
 pub(crate) fn release<H: Restore>(
     host: &mut H,
     held: &Held<H::Change>,
@@ -152,7 +199,7 @@ pub(crate) fn release<H: Restore>(
     let to_undo: Vec<H::Change> = changes
         .iter()
         .map(|(_, change)| change)
-        .filter(|change| alive || host.thread(change).is_none())
+        .filter(|change| host.thread(change).is_none() || (alive && held.may_touch(host, change)))
         .cloned()
         .collect();
     let failed = undo(host, to_undo.iter());
@@ -166,6 +213,9 @@ pub(crate) fn release<H: Restore>(
 #[must_use]
 pub fn release_all<H: Restore>(host: &mut H, all: &[Held<H::Change>]) -> Vec<String> {
     let mut problems = Vec::new();
+    for held in all.iter().rev() {
+        problems.extend(release(host, held, &held.leftover));
+    }
     for level in [Level::Thread, Level::Processor, Level::Host] {
         for held in all.iter().rev() {
             let of_level = |(at, _): &&Step<H::Change>| *at == level;

@@ -69,9 +69,19 @@ pub(crate) fn hand_over<C>(
         changes.reverse();
     }
     let mut heirs = Vec::new();
-    for (heir, changes) in [(sibling, to_sibling), (of_core, to_core), (of_host, to_host)] {
+    for (heir, mut changes) in [(sibling, to_sibling), (of_core, to_core), (of_host, to_host)] {
         if let Some(heir) = heir {
+            // The heir knows another thread by that id: that of the change has ended.
+            changes.retain(|(_, change)| {
+                let of = |held: &Held<C>| held.threads.get(&host.thread(change)?).copied();
+                of(&held[heir]).is_none_or(|known| of(gone).is_none_or(|then| then == known))
+            });
             heirs.push((heir, changes.len()));
+            for tid in changes.iter().filter_map(|(_, change)| host.thread(change)) {
+                if let Some(started) = gone.threads.get(&tid) {
+                    held[heir].threads.entry(tid).or_insert(*started);
+                }
+            }
             held[heir].changes.splice(0..0, changes);
         }
     }
@@ -82,7 +92,12 @@ pub(crate) fn hand_over<C>(
 /// Whether a later reservation changed the same setting of a thread. The old value is then passed
 /// to that reservation: undoing `change` would break the later reservation, which would in turn
 /// restore a value that we had set.
-fn is_overlaid<C>(change: &C, pid: u32, later: &mut [Held<C>], host: &impl Threads<C>) -> bool {
+pub(crate) fn is_overlaid<C>(
+    change: &C,
+    pid: u32,
+    later: &mut [Held<C>],
+    host: &impl Threads<C>,
+) -> bool {
     let mut overlaid = false;
     let of_process = later.iter_mut().filter(|held| held.pid == pid);
     for (_, other) in of_process.flat_map(|held| &mut held.changes) {
@@ -96,6 +111,8 @@ fn is_overlaid<C>(change: &C, pid: u32, later: &mut [Held<C>], host: &impl Threa
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::guarantee::Guarantee;
 
@@ -117,6 +134,8 @@ mod tests {
             alone: false,
             followed: false,
             changes: changes.to_vec(),
+            threads: BTreeMap::new(),
+            leftover: Vec::new(),
             ran: 0,
             since: 0,
         }

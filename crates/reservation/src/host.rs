@@ -1,37 +1,13 @@
 //! What the state machine needs from its environment.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use timevisor_schedule::Reservation;
 
 use crate::guarantee::{Target, Wanted};
 use crate::held::{Held, Step};
 use crate::request::Refusal;
-
-/// What a release needs. A program that cleans up after a vanished daemon needs only this.
-pub trait Restore {
-    /// One setting of the host with its old and new value. It is plain data that is shown, stored,
-    /// applied and undone.
-    type Change: Clone + PartialEq + fmt::Debug + fmt::Display;
-
-    /// Whether the process is still running, or at least its thread `tid`.
-    fn is_alive(&self, pid: u32, start_time: u64, tid: u32) -> bool;
-
-    /// The thread that a change affects, if it affects a single one.
-    fn thread(&self, change: &Self::Change) -> Option<u32>;
-
-    /// Undoes a change. Undoing a change that was never made, or whose object is gone, succeeds
-    /// without effect.
-    ///
-    /// # Errors
-    /// Why the old value could not be restored.
-    fn undo(&mut self, change: &Self::Change) -> Result<(), String>;
-
-    /// Gives threads that the process started during the reservation the processors that its main
-    /// thread has regained.
-    fn widen(&mut self, pid: u32, undone: &[Step<Self::Change>]);
-}
+pub use crate::restore::Restore;
 
 /// What the cpusets of others say of a core, the least in the way first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -110,7 +86,7 @@ pub trait Host: Restore {
         &self,
         wanted: &Wanted,
         isolated: &BTreeSet<usize>,
-    ) -> Result<Vec<Step<Self::Change>>, String>;
+    ) -> Result<Vec<Step<Self::Change>>, Unmade>;
 
     /// Changes that move other threads of the reservation's process off its core. They would starve
     /// there, because SCHED_DEADLINE threads run before everything else.
@@ -125,6 +101,11 @@ pub trait Host: Restore {
     /// [`Unmade`]; the change may have been made in part.
     fn make(&mut self, held: &Held<Self::Change>, change: &Self::Change) -> Result<(), Unmade>;
 
+    /// Wakes the reservation's thread if it sleeps, so that it comes to its core: the kernel moves a
+    /// thread when it wakes up. The thread sleeps on at once and has noticed nothing. Returns
+    /// whether it was woken.
+    fn wake(&mut self, held: &Held<Self::Change>) -> bool;
+
     /// Checks that a change is still in force. Changes that no other program makes need no check.
     ///
     /// # Errors
@@ -133,6 +114,9 @@ pub trait Host: Restore {
 
     /// Whether a change sets a thread's scheduling policy.
     fn sets_policy(&self, change: &Self::Change) -> bool;
+
+    /// Whether both set the same of the same thread, whatever was there before.
+    fn sets_the_same(&self, one: &Self::Change, other: &Self::Change) -> bool;
 
     /// The same change for another reservation; `None` if the change has no budget.
     fn with_reservation(
@@ -145,6 +129,14 @@ pub trait Host: Restore {
     /// `later` modified to restore the value from before `gone`. Threads that the process started
     /// in between have inherited what `gone` gave to its main thread.
     fn rebase(&self, pid: u32, gone: &Self::Change, later: &Self::Change) -> Option<Self::Change>;
+
+    /// Where both move the same thread to another group, `earlier` first: `later` as a move from and
+    /// back to where `earlier` went, and as one from and back to where the thread was before that.
+    fn moves_on(
+        &self,
+        earlier: &Self::Change,
+        later: &Self::Change,
+    ) -> Option<(Self::Change, Self::Change)>;
 
     /// The processor time of a thread; `None` once it has ended.
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage>;
@@ -190,14 +182,33 @@ pub trait Guests {
     fn vcpus(&self, vm: &str) -> Option<usize>;
 }
 
-/// A change was not made.
+/// A change was not made, or not planned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unmade {
-    /// The vCPU sleeps and has not moved to its core yet. The kernel refuses the change until the
-    /// vCPU runs; try again later.
-    pub asleep: bool,
+    /// What it is due to.
+    pub cause: Because,
     /// Why, as a message for people.
     pub why: String,
+}
+
+/// What it is due to that a change was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Because {
+    /// The vCPU sleeps and has not moved to its core yet. The kernel refuses the change until the
+    /// vCPU runs; try again later.
+    Asleep,
+    /// Possibly the core: another one may do.
+    Core,
+    /// Not the core: the thread has ended, we lack a right, or the kernel a feature.
+    Anything,
+}
+
+impl Unmade {
+    /// One that another core may serve.
+    #[must_use]
+    pub const fn of_core(why: String) -> Self {
+        Self { cause: Because::Core, why }
+    }
 }
 
 /// Processor time of a thread, ns.

@@ -10,8 +10,9 @@
 //! | --- | --- |
 //! | [`guarantee`] | what the host guarantees, and to which thread |
 //! | [`request`] | requests, and the reasons for a refusal |
+//! | [`restore`] | the trait [`Restore`]: what a release needs of the host |
 //! | [`held`] | one reservation that is in force, as the journal stores it |
-//! | [`host`] | the traits [`Restore`], [`Host`] and [`Guests`] |
+//! | [`host`] | the traits [`Host`] and [`Guests`] |
 //! | [`enforcement`] | making changes (all or none), checking and undoing them |
 //! | [`ledger`] | what a core can keep, and what must not be given away yet |
 //! | `handover` | changes that other reservations still need when one is released |
@@ -25,6 +26,7 @@
 //! | `configured` | reservations in the configuration |
 //! | [`machine`] | [`Reservations`]: requests, the timer, a restart |
 //! | [`candidates`] | what each core could do for a vCPU, and why not |
+//! | `relocation` | moving a reservation to another core |
 //! | `followed` | reservations that follow a guest's tasks |
 //! | `moves` | reservations of VMs that come from another host, or have gone to one |
 //! | [`rows`] | reservations and their state, for display |
@@ -50,7 +52,9 @@ pub mod host;
 pub mod ledger;
 pub mod machine;
 mod moves;
+mod relocation;
 pub mod request;
+pub mod restore;
 pub mod rows;
 mod soft;
 mod stall;
@@ -61,7 +65,8 @@ pub use enforcement::release_all;
 pub use followed::Followed;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};
-pub use host::{Claim, Core, Guests, Host, Restore, Severity, Unmade, Usage};
+pub use host::{Because, Claim, Core, Guests, Host, Severity, Unmade, Usage};
 pub use machine::Reservations;
 pub use request::{Promise, Reason, Refusal, Request};
+pub use restore::Restore;
 pub use rows::Row;

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use timevisor_schedule::Reservation;
 
-use crate::book::{Book, Waiting};
+use crate::book::{Book, CROWDED, Waiting};
 use crate::configured::Configured;
 use crate::core_choice::{Choice, choose};
 use crate::core_isolation::CoreIsolation;
 use crate::enforcement::{self, Failed};
 use crate::guarantee::{Guarantee, Wanted};
 use crate::held::Held;
-use crate::host::{Guests, Host, Severity};
+use crate::host::{Guests, Host, Severity, Unmade};
 use crate::request::{Promise, Reason, Refusal, Request};
 use crate::soft::SoftBudgets;
 use crate::stall_recovery::StallRecovery;
@@ -65,9 +65,10 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             next_look: 0,
             next_slow_look: 0,
         };
+        all.book.end_moves(host);
         for index in (0..all.book.held.len()).rev() {
             let held = &all.book.held[index];
-            let alive = host.is_alive(held.pid, held.start_time, held.tid);
+            let alive = is_there(host, held);
             if alive && !held.followed && enforcement::check(host, held).is_ok() {
                 continue;
             }
@@ -108,11 +109,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         if now < self.next_look {
             return;
         }
+        self.end_of_threads(host);
         let slow = now >= self.next_slow_look;
         if slow {
             self.isolation.restore(&mut self.book, host);
         }
-        self.make_the_rest(host);
+        self.make_the_rest(slow, host);
         self.soft.look(&mut self.book, &mut self.isolation, host);
         if slow {
             self.next_slow_look = now + LOOK_INTERVAL;
@@ -122,10 +124,24 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         let waits = !self.book.waiting.is_empty();
         let interval = if waits { WAITING_INTERVAL } else { LOOK_INTERVAL };
         self.next_look = (now + interval).min(self.soft.next());
-        let ended = |host: &H, held: &Held<C>| !host.is_alive(held.pid, held.start_time, held.tid);
-        while let Some(index) = self.book.held.iter().position(|held| ended(host, held)) {
-            let name = self.book.held[index].name();
-            let text = format!("{name} has ended: its reservation is given back");
+    }
+
+    /// Gives back the reservations of VMs that have ended, and of vCPUs that were unplugged.
+    fn end_of_threads<H: Host<Change = C>>(&mut self, host: &mut H) {
+        while let Some(index) = self.book.held.iter().position(|held| !is_there(host, held)) {
+            let held = &self.book.held[index];
+            let name = held.name();
+            let text = if host.is_alive(held.pid, held.start_time, held.tid) {
+                // Plugged again, it gets what is configured.
+                for of in self.configured.iter_mut().filter(|of| of.is_for(&held.vm, held.vcpu)) {
+                    of.made_for = None;
+                }
+                format!(
+                    "{name} was unplugged (its thread has ended): its reservation is given back"
+                )
+            } else {
+                format!("{name} has ended: its reservation is given back")
+            };
             host.tell(Severity::Info, &text);
             for problem in self.book.give_back(index, host) {
                 host.tell(Severity::Warn, &format!("{name}: {problem}"));
@@ -139,7 +155,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         audit.look(in_force, host);
     }
 
-    fn make_the_rest<H: Host<Change = C>>(&mut self, host: &mut H) {
+    fn make_the_rest<H: Host<Change = C>>(&mut self, wake: bool, host: &mut H) {
         let tids: Vec<u32> = self.book.waiting.iter().map(|waiting| waiting.tid).collect();
         for tid in tids {
             // A reservation that was given up may have passed changes to those that still wait, so
@@ -148,14 +164,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             let index = self.book.held.iter().position(|held| held.tid == tid);
             let (Some(waiting), Some(index)) = (waiting, index) else { continue };
             let from = self.book.waiting[waiting].from;
-            match enforcement::make(host, &self.book.held[index], from) {
+            match enforcement::make(host, &self.book.held[index], from, wake) {
                 Ok(None) => {
                     self.book.waiting.remove(waiting);
-                    let held = &self.book.held[index];
-                    let of = Reservation::new(held.budget, held.deadline, held.period);
-                    let what = of.map_or_else(|_| "it".to_owned(), |of| said(&of, held.guarantee));
-                    let text = format!("{}: reserved {what}", held.name());
-                    host.tell(Severity::Info, &text);
+                    if let Some(text) = self.in_force(index) {
+                        host.tell(Severity::Info, &text);
+                    }
                 }
                 Ok(Some(from)) => self.book.waiting[waiting].from = from,
                 // A VM has started in the meantime, and its cpusets joined the core to others; the
@@ -277,6 +291,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             self.isolation.restore(&mut self.book, host);
             let changed = self.book.change(index, &reservation, (request.alone, soft), host);
             self.follow(index);
+            if let Some(text) = self.in_force(index).filter(|_| changed.is_ok()) {
+                host.tell(Severity::Info, &text);
+            }
             return changed;
         }
         let mut after = "nothing has been changed";
@@ -294,18 +311,24 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         if !request.dry_run {
             self.check_leaving(&wanted, after, host)?;
         }
-        let mut refused = Vec::new();
+        let mut refused: Vec<String> = Vec::new();
         for guarantee in guarantees {
             let wanted = Wanted { target, reservation, guarantee };
             match self.make_new(request, &wanted, soft, host) {
-                Ok(words) => return Ok(words),
-                Err(failed) => {
-                    let is_clean = failed.is_clean;
-                    // The same cause on each core is said once.
-                    if !refused.contains(&failed.why) {
-                        refused.push(failed.why);
+                Ok(words) => {
+                    if !refused.is_empty() && !request.dry_run {
+                        let (vm, vcpu) = (&request.vm, request.vcpu);
+                        let why = refused.join("; ");
+                        let text = format!("VM {vm} vCPU {vcpu}: not on a better core: {why}");
+                        host.tell(Severity::Warn, &text);
                     }
-                    if !is_clean {
+                    return Ok(words);
+                }
+                Err(Failed { why, is_clean, is_of_core }) => {
+                    let on = guarantee.core().filter(|_| is_of_core);
+                    let why = on.map_or_else(|| why.clone(), |core| format!("core {core}: {why}"));
+                    refused.push(why);
+                    if !(is_clean && is_of_core) {
                         break;
                     }
                 }
@@ -323,13 +346,19 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         host: &mut H,
     ) -> Result<Vec<String>, Failed> {
         let Wanted { target, reservation, guarantee } = *wanted;
-        let unplanned = |why| Failed { why, is_clean: true };
-        let changes = host.plan(wanted, &self.book.isolated()).map_err(unplanned)?;
+        if let Some(core) = guarantee.core()
+            && self.book.crowds_out(target.tid, target.pid, core, host)
+        {
+            return Err(Unmade::of_core(CROWDED.to_owned()).into());
+        }
+        // Read before the plan: what it says of another thread must not be taken for this one's.
+        let started = host.thread_started(target.pid, target.tid);
+        let changes = host.plan(wanted, &self.book.isolated())?;
         let words = changes.iter().map(|(_, change)| change.to_string()).collect();
         if request.dry_run {
             return Ok(words);
         }
-        let held = Held {
+        let mut held = Held {
             vm: request.vm.clone(),
             vcpu: request.vcpu,
             pid: target.pid,
@@ -343,17 +372,25 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             alone: request.alone,
             followed: false,
             changes,
+            threads: started.map(|started| (target.tid, started)).into_iter().collect(),
+            leftover: Vec::new(),
             ran: host.usage(target.pid, target.tid).map_or(0, |usage| usage.ran),
             since: host.now(),
         };
-        let name = held.name();
+        held.note_threads(host);
         self.make(held, host)?;
         // One that waits for its vCPU is said to be in force when it is.
-        if !self.book.waiting.iter().any(|waiting| waiting.tid == target.tid) {
-            let text = format!("{name}: reserved {}", said(&reservation, guarantee));
+        if let Some(text) = self.in_force(self.book.held.len() - 1) {
             host.tell(Severity::Info, &text);
         }
         Ok(words)
+    }
+
+    /// What is logged of a reservation that is in force.
+    fn in_force(&self, index: usize) -> Option<String> {
+        let held = &self.book.held[index];
+        let of = held.reservation().filter(|_| !self.book.waits(held.tid))?;
+        Some(format!("{}: reserved {}", held.name(), said(&of, held.guarantee)))
     }
 
     /// Whether a request changes only the budget.
@@ -362,7 +399,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         held.guarantee == wanted.guarantee
             && wanted.guarantee != Guarantee::Limit
             && held.tid == wanted.target.tid
-            && host.is_alive(held.pid, held.start_time, held.tid)
+            && is_there(host, held)
     }
 
     /// Refuses a thread that has just left SCHED_DEADLINE, see [`crate::ledger::Ledger::leave`].
@@ -389,8 +426,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         let index = self.book.held.len() - 1;
         // A change is written to the journal before it is made.
         let made = match host.write(&self.book.held) {
-            Ok(()) => enforcement::make(host, &self.book.held[index], 0),
-            Err(why) => Err(Failed { why, is_clean: false }),
+            Ok(()) => enforcement::make(host, &self.book.held[index], 0, true),
+            Err(why) => Err(Failed { why, is_clean: false, is_of_core: false }),
         };
         match made {
             Err(failed) => {
@@ -475,6 +512,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     pub fn held(&self) -> &[Held<C>] {
         &self.book.held
     }
+}
+
+/// Whether the process and the vCPU's thread are still those for which it was made.
+fn is_there<H: Host>(host: &H, held: &Held<H::Change>) -> bool {
+    host.is_alive(held.pid, held.start_time, held.tid)
+        && host.is_thread(held.pid, held.tid, held.threads.get(&held.tid).copied())
 }
 
 /// A reservation in an operator's words.

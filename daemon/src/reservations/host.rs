@@ -1,7 +1,7 @@
 //! Linux as the host of the reservation state machine.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -9,15 +9,17 @@ use timevisor_linux::clock::monotonic;
 use timevisor_linux::cpuset::{self, CpusetError, Cpusets};
 use timevisor_linux::crash_file::{CrashFile, CrashFileError};
 use timevisor_linux::scheduling::accounting_lag;
-use timevisor_linux::scheduling::{self, Attributes, Change, Policy, processor_of, schedstat};
+use timevisor_linux::scheduling::{
+    self, Attributes, Change, Policy, SchedstatFile, processor_of, schedstat,
+};
 use timevisor_reservation::held::JOURNAL;
 use timevisor_reservation::{
-    Core, Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
+    Because, Core, Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
 };
 use timevisor_schedule::Reservation;
 
 use super::cores::cores;
-use super::explain::explain_refusal;
+use super::explain::{cause_of, explain_refusal, why_not_core};
 use super::plan::{attributes, off_core, plan};
 use super::watch::Watch;
 use crate::announce::Budget;
@@ -29,18 +31,58 @@ pub struct LinuxHost {
     /// Guests cause lines, too: a reservation that follows their tasks changes with them.
     told: Budget,
     watch: RefCell<Watch>,
+    /// The schedstat of each thread that has a reservation, by process and thread.
+    open: RefCell<BTreeMap<(u32, u32), Open>>,
+}
+
+/// A thread whose schedstat is open, and when it started. As long as that can be read, it is this thread.
+#[derive(Debug)]
+struct Open {
+    file: SchedstatFile,
+    started: u64,
 }
 
 impl LinuxHost {
     pub fn new(directory: &Path) -> Self {
-        let journal = CrashFile::new(directory, JOURNAL);
-        Self { journal, told: Budget::hourly(200), watch: RefCell::default() }
+        Self {
+            journal: CrashFile::new(directory, JOURNAL),
+            told: Budget::hourly(200),
+            watch: RefCell::default(),
+            open: RefCell::default(),
+        }
+    }
+
+    /// What a thread has received, by its open file if there is one.
+    fn received(&self, pid: u32, tid: u32) -> io::Result<scheduling::Schedstat> {
+        match self.open.borrow().get(&(pid, tid)) {
+            Some(open) => open.file.read(),
+            None => schedstat(pid, tid),
+        }
+    }
+
+    /// Keeps files open of these threads, and no others.
+    fn keep_open(&self, held: &[Held<Change>]) {
+        let mut open = self.open.borrow_mut();
+        let mut before = std::mem::take(&mut *open);
+        for held in held {
+            let Some(started) = held.threads.get(&held.tid).copied() else { continue };
+            let key = (held.pid, held.tid);
+            if let Some(kept) = before.remove(&key).filter(|kept| kept.started == started) {
+                open.insert(key, kept);
+            } else if let Ok(file) = SchedstatFile::open(held.pid, held.tid)
+                && scheduling::is_thread(held.pid, held.tid, Some(started))
+                && file.read().is_ok()
+            {
+                open.insert(key, Open { file, started });
+            }
+        }
     }
 
     /// The reservations that an earlier daemon held.
     pub fn read(&self) -> Result<Vec<Held<Change>>, CrashFileError> {
         let held = self.journal.read()?;
         self.watch.borrow_mut().hold(&held);
+        self.keep_open(&held);
         Ok(held)
     }
 }
@@ -49,7 +91,22 @@ impl Restore for LinuxHost {
     type Change = Change;
 
     fn is_alive(&self, pid: u32, start_time: u64, tid: u32) -> bool {
-        scheduling::is_alive(pid, start_time, tid)
+        // A thread of the process that is open is there, and so is its process.
+        match self.open.borrow().get(&(pid, tid)) {
+            Some(open) if open.file.read().is_ok() => true,
+            _ => scheduling::is_alive(pid, start_time, tid),
+        }
+    }
+
+    fn is_thread(&self, pid: u32, tid: u32, started: Option<u64>) -> bool {
+        match (self.open.borrow().get(&(pid, tid)), started) {
+            (Some(open), Some(then)) if open.started == then => open.file.read().is_ok(),
+            _ => scheduling::is_thread(pid, tid, started),
+        }
+    }
+
+    fn thread_started(&self, pid: u32, tid: u32) -> Option<u64> {
+        scheduling::started(pid, tid).ok()
     }
 
     fn thread(&self, change: &Change) -> Option<u32> {
@@ -61,7 +118,7 @@ impl Restore for LinuxHost {
     }
 
     fn widen(&mut self, pid: u32, undone: &[Step<Change>]) {
-        for (_, change) in undone {
+        for (_, change) in undone.iter().rev() {
             if let Change::Affinity { tid, allow, before } = change
                 && *tid == pid
             {
@@ -79,6 +136,7 @@ impl Host for LinuxHost {
     fn write(&mut self, held: &[Held<Change>]) -> Result<(), String> {
         self.journal.write(&held.to_vec()).map_err(with_causes)?;
         self.watch.get_mut().hold(held);
+        self.keep_open(held);
         Ok(())
     }
 
@@ -90,13 +148,24 @@ impl Host for LinuxHost {
         &self,
         wanted: &Wanted,
         isolated: &BTreeSet<usize>,
-    ) -> Result<Vec<Step<Change>>, String> {
+    ) -> Result<Vec<Step<Change>>, Unmade> {
         let level = |level| match level {
             cpuset::Level::Thread => Level::Thread,
             cpuset::Level::Processor => Level::Processor,
             cpuset::Level::Host => Level::Host,
         };
-        let planned = plan(wanted, isolated).map_err(with_causes)?;
+        if let Some(why) = wanted.guarantee.core().and_then(why_not_core) {
+            return Err(Unmade::of_core(why));
+        }
+        let (pid, tid) = (wanted.target.pid, wanted.target.tid);
+        let planned = plan(wanted, isolated).map_err(|error| {
+            if scheduling::is_thread(pid, tid, None) {
+                return Unmade::of_core(with_causes(error));
+            }
+            let why =
+                format!("thread {tid} has ended; is the VM running, and is the vCPU plugged?");
+            Unmade { cause: Because::Anything, why }
+        })?;
         Ok(planned.into_iter().map(|(of, change)| (level(of), change)).collect())
     }
 
@@ -109,7 +178,8 @@ impl Host for LinuxHost {
         let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         let made = match change.make() {
             Err(error) if denied(&error) && sleeps_elsewhere(held, change) => {
-                return Err(Unmade { asleep: true, why: explain_refusal(change, &error, held) });
+                let why = explain_refusal(change, &error, held);
+                return Err(Unmade { cause: Because::Asleep, why });
             }
             // The vCPU may have moved to its core between the kernel's answer and this check; or it is on an
             // isolated core, and must be allowed on all of them for a moment.
@@ -119,14 +189,20 @@ impl Host for LinuxHost {
             },
             made => made,
         };
-        let unmade = |why| Unmade { asleep: false, why };
-        made.map_err(|error| unmade(explain_refusal(change, &error, held)))?;
+        made.map_err(|error| Unmade {
+            cause: cause_of(&error),
+            why: explain_refusal(change, &error, held),
+        })?;
         // The kernel reports whether a partition was created only after it was written; the thread
         // is moved there afterwards.
         if held.core().is_some() && matches!(change, Change::Moved { .. }) {
-            verify_partition(held).map_err(|error| unmade(with_causes(error)))?;
+            verify_partition(held).map_err(|error| Unmade::of_core(with_causes(error)))?;
         }
         Ok(())
+    }
+
+    fn wake(&mut self, held: &Held<Change>) -> bool {
+        scheduling::wake(held.pid, held.tid, held.threads.get(&held.tid).copied())
     }
 
     fn check(&self, held: &Held<Change>, change: &Change) -> Result<(), String> {
@@ -162,6 +238,16 @@ impl Host for LinuxHost {
         matches!(change, Change::Attributes { .. })
     }
 
+    fn sets_the_same(&self, one: &Change, other: &Change) -> bool {
+        match (one, other) {
+            (
+                Change::Affinity { tid, allow, .. },
+                Change::Affinity { tid: same, allow: equal, .. },
+            ) => (tid, allow) == (same, equal),
+            _ => false,
+        }
+    }
+
     fn with_reservation(&self, change: &Change, reservation: &Reservation) -> Option<Change> {
         match change {
             Change::Attributes { tid, set, before } if set.policy == Policy::DEADLINE => {
@@ -176,8 +262,25 @@ impl Host for LinuxHost {
         rebase(pid, gone, later)
     }
 
+    fn moves_on(&self, earlier: &Change, later: &Change) -> Option<(Change, Change)> {
+        match (earlier, later) {
+            (
+                Change::Moved { tid, to: here, from: home },
+                Change::Moved { tid: same, to: there, .. },
+            ) if tid == same => {
+                let moved = |from: &Path| Change::Moved {
+                    tid: *tid,
+                    to: there.clone(),
+                    from: from.to_owned(),
+                };
+                Some((moved(here), moved(home)))
+            }
+            _ => None,
+        }
+    }
+
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage> {
-        let stat = schedstat(pid, tid).ok()?;
+        let stat = self.received(pid, tid).ok()?;
         Some(Usage { ran: stat.ran, waited: stat.waited })
     }
 
@@ -325,6 +428,7 @@ mod tests {
         std::fs::write(folder.path().join(JOURNAL), text).unwrap();
         let mut host = LinuxHost::new(folder.path());
         let held = host.read().unwrap();
+        assert!(held[0].threads.is_empty() && held[0].leftover.is_empty());
         let levels: Vec<Level> = held[0].changes.iter().map(|(level, _)| *level).collect();
         assert_eq!(levels, [Level::Host, Level::Processor, Level::Thread]);
         assert_eq!((held[0].core(), held[0].soft, held[0].followed), (Some(1), None, false));

@@ -30,7 +30,7 @@ use timevisor_introspection::tasks::late::Late;
 use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{
     ErrorBody, HostCores, Reservations as Answer, ReserveApply, ReserveCores, ReserveMissed,
-    ReserveRelease, Response,
+    ReserveMove, ReserveRelease, Response,
 };
 use timevisor_reservation::{self as reservation, Followed, Request};
 use timevisor_schedule::Reservation;
@@ -78,6 +78,15 @@ impl Reservations {
     /// Answers `reserve_apply`.
     pub fn apply(&mut self, apply: &ReserveApply, vms: &Vms) -> Response {
         match self.machine.apply(&control::request(apply), &mut self.host, vms) {
+            Ok(changes) => self.answer(changes, Vec::new()),
+            Err(refusal) => Response::Error(control::error(refusal)),
+        }
+    }
+
+    /// Answers `reserve_move`.
+    pub fn relocate(&mut self, asked: &ReserveMove, vms: &Vms) -> Response {
+        let (vcpu, core) = ((asked.vm.as_str(), asked.vcpu), asked.core as usize);
+        match self.machine.relocate(vcpu, core, asked.dry_run, &mut self.host, vms) {
             Ok(changes) => self.answer(changes, Vec::new()),
             Err(refusal) => Response::Error(control::error(refusal)),
         }

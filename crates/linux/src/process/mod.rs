@@ -24,6 +24,7 @@ pub use owner::Users;
 pub use pid_fd::PidFd;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use stopped::ptrace;
 pub use stopped::while_stopped;
 pub use thread_id::{FoundThread, MOST_THREADS, find_thread, has_thread, own_thread_id};
 

@@ -114,7 +114,12 @@ impl Drop for Stopped {
     }
 }
 
-fn ptrace(request: libc::c_uint, thread: libc::pid_t, data: libc::c_int) -> io::Result<()> {
+/// A request of ptrace(2) without addresses: PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH.
+pub(crate) fn ptrace(
+    request: libc::c_uint,
+    thread: libc::pid_t,
+    data: libc::c_int,
+) -> io::Result<()> {
     let none = core::ptr::null_mut::<libc::c_void>();
     let data = core::ptr::without_provenance_mut::<libc::c_void>(data.unsigned_abs() as usize);
     // SAFETY: these three requests take no addresses; they change how another process is scheduled,

@@ -8,6 +8,7 @@
 //! | `release.rs` | whether a changed process still exists, and threads that it has started since |
 //! | `rt_group.rs` | cgroups without a SCHED_FIFO budget |
 //! | `sampling.rs` | what a core does to threads that precede everything on it |
+//! | `wake.rs` | wakes a sleeping thread, so that it comes to its processor |
 //! | `threads.rs` | the threads of a process, and the processor time each has received |
 //!
 //! What it does not do: choose. crates/reservation decides which thread gets what.
@@ -18,11 +19,14 @@ mod release;
 mod rt_group;
 pub mod sampling;
 mod threads;
+mod wake;
 
 pub use attributes::{Attributes, Policy};
 pub use change::Change;
-pub use release::{is_alive, widen_new_threads};
+pub use release::{is_alive, is_thread, widen_new_threads};
 pub use rt_group::without_real_time;
 pub use threads::{
-    Schedstat, Thread, accounting_lag, cgroup_of, is_runnable, processor_of, schedstat, threads,
+    Schedstat, SchedstatFile, Thread, accounting_lag, cgroup_of, is_runnable, processor_of,
+    schedstat, started, threads,
 };
+pub use wake::wake;

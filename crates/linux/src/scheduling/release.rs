@@ -1,9 +1,9 @@
 //! What the release of changed threads needs in addition to the [`Change`](super::Change)s: whether
 //! their process is still the same, and which threads it has started since.
 
-use super::{schedstat, threads};
+use super::{schedstat, started, threads};
 use crate::affinity::{allow, allowed_of};
-use crate::process::{Process, ProcessError};
+use crate::process::{Process, ProcessError, has_thread};
 
 /// Whether the process that started at `start_time` still runs, or at least its thread `tid`. A
 /// thread without budget ends only after its next replenishment, and a zombie keeps its pid as long
@@ -15,6 +15,17 @@ pub fn is_alive(pid: u32, start_time: u64, tid: u32) -> bool {
         // It is there.
         Err(ProcessError::Waits(_)) => true,
         Err(_) => tid != pid && schedstat(pid, tid).is_ok(),
+    }
+}
+
+/// Whether process `pid` has this thread, and it started at `since` ([`started`]); with `None`, whether
+/// it has one with this id. A process that keeps its threads from being looked at has those that it has.
+#[must_use]
+pub fn is_thread(pid: u32, tid: u32, since: Option<u64>) -> bool {
+    let Some(since) = since else { return has_thread(pid, tid) };
+    match Process::new(pid).patiently(move |_| Ok(started(pid, tid).ok())) {
+        Ok(now) => now == Some(since),
+        Err(_) => has_thread(pid, tid),
     }
 }
 
@@ -45,6 +56,20 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_alive(pid, start_time, pid));
+    }
+
+    #[test]
+    fn a_thread_is_told_from_a_later_one_with_its_id() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let since = started(pid, pid).unwrap();
+        assert!(is_thread(pid, pid, Some(since)) && is_thread(pid, pid, None));
+        assert!(!is_thread(pid, pid, Some(since + 1)));
+        let other = std::process::id();
+        assert!(!is_thread(other, pid, None) && !is_thread(other, pid, Some(since)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_thread(pid, pid, Some(since)) && !is_thread(pid, pid, None));
     }
 
     #[test]

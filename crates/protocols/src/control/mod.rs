@@ -41,7 +41,8 @@ pub use request::{
 };
 pub use reserve::{
     HostCore, HostCores, HostOverheads, LateJobs, MissedCause, MissedJob, Promise, Reservations,
-    ReserveApply, ReserveAudit, ReserveCores, ReserveMissed, ReserveRelease, ReserveRow,
+    ReserveApply, ReserveAudit, ReserveCores, ReserveMissed, ReserveMove, ReserveRelease,
+    ReserveRow,
 };
 pub use response::{
     ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now, NtsSummary,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::birth::ElapsedSince;
 use super::introspect::{IntrospectAttach, IntrospectTrace, IntrospectVm};
-use super::reserve::{ReserveApply, ReserveCores, ReserveMissed, ReserveRelease};
+use super::reserve::{ReserveApply, ReserveCores, ReserveMissed, ReserveMove, ReserveRelease};
 use super::sources::{ClientsQuery, SourceAdd, SourceNames};
 use super::words::{Notice, TimeType};
 
@@ -61,6 +61,8 @@ pub enum Request {
     /// Reserve processor time for a vCPU: answered by [`super::Reservations`], like the two that
     /// follow.
     ReserveApply(ReserveApply),
+    /// Move a reservation to another core: answered by [`super::Reservations`], too.
+    ReserveMove(ReserveMove),
     /// Give a reservation back.
     ReserveRelease(ReserveRelease),
     /// List the reservations.
@@ -264,6 +266,7 @@ impl Request {
             | Self::VmPrepare(VmPrepare { name, .. })
             | Self::ReserveApply(ReserveApply { vm: name, .. })
             | Self::ReserveMissed(ReserveMissed { vm: name, .. })
+            | Self::ReserveMove(ReserveMove { vm: name, .. })
             | Self::IntrospectAttach(IntrospectAttach { vm: name, .. })
             | Self::IntrospectDetach(IntrospectVm { vm: name })
             | Self::IntrospectTrace(IntrospectTrace { vm: name, .. })

@@ -51,6 +51,22 @@ pub struct ReserveApply {
     pub dry_run: bool,
 }
 
+/// Moves a vCPU's reservation to another core.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReserveMove {
+    /// The VM.
+    pub vm: String,
+    /// QEMU's cpu-index.
+    #[serde(default)]
+    pub vcpu: u32,
+    /// The new core.
+    pub core: u32,
+    /// Report the changes without making them.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
 /// Gives a reservation back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

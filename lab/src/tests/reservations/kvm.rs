@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use timevisor_schedule::Reservation;
 
+use crate::nested::NestedHost;
 use crate::real_time::judge::{self, Judgement, Promise};
 use crate::real_time::{Inside, Responses, VM, text};
 use crate::scenario::Context;
@@ -18,6 +19,14 @@ const BUDGET_US: u64 = 32_000;
 /// Everything that a reservation touches: each thread's policy, priority, processors and cgroup;
 /// the cgroups; halt polling.
 fn settings(inside: &mut Inside, pid: u64) -> anyhow::Result<BTreeMap<String, String>> {
+    settings_of(&mut inside.host, pid)
+}
+
+/// The same of any host inside.
+pub(crate) fn settings_of(
+    host: &mut NestedHost,
+    pid: u64,
+) -> anyhow::Result<BTreeMap<String, String>> {
     let threads = format!(
         "for t in /proc/{pid}/task/*; do echo \"${{t##*/}} $(sed \'s/.*) //\' $t/stat | cut -d \' \' -f 38,39) \
          $(grep Cpus_allowed_list $t/status) $(cat $t/cgroup)\"; done"
@@ -26,7 +35,7 @@ fn settings(inside: &mut Inside, pid: u64) -> anyhow::Result<BTreeMap<String, St
                  /sys/module/kvm/parameters/halt_poll_ns; do echo \"$f $(cat $f 2>/dev/null)\"; done";
     let mut all = BTreeMap::new();
     for line in [threads.as_str(), files] {
-        for row in inside.host.sh(line)?.lines() {
+        for row in host.sh(line)?.lines() {
             let (name, value) = row.split_once(' ').unwrap_or((row, ""));
             all.insert(name.to_owned(), value.to_owned());
         }

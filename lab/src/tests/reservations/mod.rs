@@ -8,7 +8,10 @@ pub(crate) mod inherits;
 pub(crate) mod kvm;
 pub(crate) mod libvirt;
 pub(crate) mod libvirt_v2;
+pub(crate) mod many;
+pub(crate) mod moves;
 pub(crate) mod reserve;
+pub(crate) mod unplug;
 
 use crate::nested::NESTED;
 use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Root};
@@ -53,6 +56,44 @@ const TESTS: &[Test] = &[
         needs: &[Root, ExclusiveCpu, Apt("qemu-system-x86")],
         seconds: 15,
         run: inherits::inherits,
+    },
+    Test {
+        name: "reserve-at-once",
+        about: "a vCPU that sleeps on another core has its reservation when apply answers, 200 times of 200; the quantiles of how long that takes",
+        tier: Tier::All,
+        needs: &[Root, ExclusiveCpu, Apt("qemu-system-x86")],
+        seconds: 60,
+        run: many::at_once,
+    },
+    Test {
+        name: "reserve-audit-cost",
+        about: "fifty reserved threads are audited with one read each; the share of a processor that takes",
+        tier: Tier::All,
+        needs: &[Root, ExclusiveCpu, Apt("qemu-system-x86")],
+        seconds: 60,
+        run: many::audit_cost,
+    },
+    Test {
+        name: "reserve-unplug",
+        about: "a vCPU is unplugged from a running guest: its reservation ends by itself and says so; a configured one comes again with the vCPU",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 60,
+        run: unplug::unplug_ends,
+    },
+    Test {
+        name: "reserve-move",
+        about: "a reservation moves from core to core on a host inside with four cores, KVM and cgroup v2: always under SCHED_DEADLINE; every setting as before afterwards",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 240,
+        run: moves::moves,
     },
     Test {
         name: "reserve-kvm",

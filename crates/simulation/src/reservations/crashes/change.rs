@@ -139,14 +139,22 @@ fn remove(kernel: &mut Kernel, name: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A thread may use the cores of its cpuset, and keeps them when it leaves.
+/// A thread may use the cores of its cpuset, and keeps them when it leaves. One under SCHED_DEADLINE may
+/// move to another root domain of one core.
 fn moved(kernel: &mut Kernel, tid: u32, to: &str) -> Result<(), Refused> {
     if to != super::kernel::ROOT && !kernel.folders.contains(to) {
         return Err(Refused::Gone);
     }
     let core = to.strip_prefix("timevisor-cpu").and_then(|core| core.parse().ok());
+    let leads_apart = core.is_some_and(|core| kernel.is_isolated(core));
     let thread = thread(kernel, tid)?;
+    if matches!(thread.policy, Policy::Deadline(..)) && thread.group != to && !leads_apart {
+        return Err(Refused::NotPermitted);
+    }
     to.clone_into(&mut thread.group);
+    if let (Policy::Deadline(..), Some(core), true) = (thread.policy, core, thread.runnable) {
+        thread.last_core = core;
+    }
     thread.allowed = core.map_or_else(|| thread.allowed.clone(), |core| BTreeSet::from([core]));
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use timevisor_reservation::{
-    Core, Guarantee, Guests, Held, Host, Level, Reason, Refusal, Restore, Severity, Step, Target,
-    Unmade, Usage, Wanted,
+    Because, Core, Guarantee, Guests, Held, Host, Level, Reason, Refusal, Restore, Severity, Step,
+    Target, Unmade, Usage, Wanted,
 };
 use timevisor_schedule::Reservation;
 
@@ -20,13 +20,32 @@ pub struct SimulatedHost {
     pub lives_for: Option<u32>,
     /// The reported messages, only those of the highest severity.
     pub warnings: Vec<String>,
+    /// Whether a sleeping thread can be woken: not while a debugger has it.
+    pub can_wake: bool,
+    /// Making a change for this core fails.
+    pub broken_core: Option<usize>,
+    /// We lack the right to change policies.
+    pub powerless: bool,
+    /// The main thread's policy cannot be changed.
+    pub broken_main: bool,
+    /// How many policies were to be changed.
+    pub policies_tried: u32,
 }
 
 impl SimulatedHost {
     /// A host with a living daemon.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
-        Self { kernel, lives_for: None, warnings: Vec::new() }
+        Self {
+            kernel,
+            lives_for: None,
+            warnings: Vec::new(),
+            can_wake: true,
+            broken_core: None,
+            powerless: false,
+            broken_main: false,
+            policies_tried: 0,
+        }
     }
 
     /// Whether the daemon has died.
@@ -75,6 +94,16 @@ impl Restore for SimulatedHost {
         self.kernel.vms.values().any(|vm| (vm.pid, vm.start_time) == (pid, start_time))
     }
 
+    fn is_thread(&self, pid: u32, tid: u32, started: Option<u64>) -> bool {
+        let found = self.kernel.threads.get(&tid).filter(|thread| thread.pid == pid);
+        found.is_some_and(|thread| started.is_none_or(|then| then == thread.started))
+    }
+
+    fn thread_started(&self, pid: u32, tid: u32) -> Option<u64> {
+        let found = self.kernel.threads.get(&tid).filter(|thread| thread.pid == pid);
+        found.map(|thread| thread.started)
+    }
+
     fn thread(&self, change: &Change) -> Option<u32> {
         change.tid()
     }
@@ -87,7 +116,7 @@ impl Restore for SimulatedHost {
     }
 
     fn widen(&mut self, pid: u32, undone: &[Step<Change>]) {
-        for (_, change) in undone {
+        for (_, change) in undone.iter().rev() {
             let Change::Affinity { tid, allow, before } = change else { continue };
             if *tid != pid || !self.acts() {
                 continue;
@@ -127,10 +156,11 @@ impl Host for SimulatedHost {
         &self,
         wanted: &Wanted,
         isolated: &BTreeSet<usize>,
-    ) -> Result<Vec<Step<Change>>, String> {
+    ) -> Result<Vec<Step<Change>>, Unmade> {
         let Target { pid, tid, emulated, .. } = wanted.target;
         let kernel = &self.kernel;
-        let thread = kernel.threads.get(&tid).ok_or("the thread has ended")?;
+        let gone = || Unmade { cause: Because::Anything, why: "the thread has ended".to_owned() };
+        let thread = kernel.threads.get(&tid).ok_or_else(gone)?;
         let file = |name: String, value: &str| Change::File(name, value.to_owned(), None);
         if wanted.guarantee == Guarantee::Limit {
             let own = format!("timevisor-limit-{tid}");
@@ -144,7 +174,8 @@ impl Host for SimulatedHost {
             let mut rest = kernel.all_cores();
             rest.retain(|other| *other != core && !isolated.contains(other));
             if rest.is_empty() {
-                return Err("one core must be left for everything else".to_owned());
+                let why = "one core must be left for everything else".to_owned();
+                return Err(Unmade::of_core(why));
             }
             let allowed = thread.allowed.clone();
             let same = Change::Affinity { tid, allow: allowed.clone(), before: allowed };
@@ -162,7 +193,7 @@ impl Host for SimulatedHost {
                 let off = Change::File(BALANCE.to_owned(), "0".to_owned(), Some("1".to_owned()));
                 planned.push((Level::Host, off));
             }
-            let others = self.separating(&[core])?;
+            let others = self.separating(&[core]).map_err(Unmade::of_core)?;
             planned.extend(others.into_iter().map(|change| (Level::Host, change)));
             let from = thread.group.clone();
             planned.push((Level::Thread, Change::Moved { tid, to: own, from }));
@@ -194,15 +225,32 @@ impl Host for SimulatedHost {
 
     fn make(&mut self, held: &Held<Change>, change: &Change) -> Result<(), Unmade> {
         if !self.acts() {
-            return Err(Unmade { asleep: false, why: DEAD.to_owned() });
+            return Err(Unmade::of_core(DEAD.to_owned()));
+        }
+        let is_file = matches!(change, Change::File(..));
+        if is_file && held.core().is_some() && held.core() == self.broken_core {
+            return Err(Unmade::of_core("that core is broken".to_owned()));
+        }
+        self.policies_tried += u32::from(self.sets_policy(change));
+        if self.broken_main && self.sets_policy(change) && change.tid() == Some(held.pid) {
+            return Err(Unmade::of_core("the main thread's policy stays".to_owned()));
+        }
+        if self.powerless && self.sets_policy(change) {
+            let why = "CAP_SYS_NICE is missing".to_owned();
+            return Err(Unmade { cause: Because::Anything, why });
         }
         change.make(&mut self.kernel).map_err(|refused| {
             let elsewhere = |core| self.kernel.threads[&held.tid].last_core != core;
             let asleep = refused == Refused::NotPermitted
                 && change.tid() == Some(held.tid)
                 && held.core().is_some_and(elsewhere);
-            Unmade { asleep, why: format!("{change}: {refused:?}") }
+            let cause = if asleep { Because::Asleep } else { Because::Core };
+            Unmade { cause, why: format!("{change}: {refused:?}") }
         })
+    }
+
+    fn wake(&mut self, held: &Held<Change>) -> bool {
+        self.can_wake && self.acts() && self.kernel.wake(held.tid)
     }
 
     fn check(&self, held: &Held<Change>, change: &Change) -> Result<(), String> {
@@ -220,6 +268,16 @@ impl Host for SimulatedHost {
 
     fn sets_policy(&self, change: &Change) -> bool {
         matches!(change, Change::Policy { .. })
+    }
+
+    fn sets_the_same(&self, one: &Change, other: &Change) -> bool {
+        match (one, other) {
+            (
+                Change::Affinity { tid, allow, .. },
+                Change::Affinity { tid: same, allow: equal, .. },
+            ) => (tid, allow) == (same, equal),
+            _ => false,
+        }
     }
 
     fn with_reservation(&self, change: &Change, reservation: &Reservation) -> Option<Change> {
@@ -245,6 +303,23 @@ impl Host for SimulatedHost {
                 Change::Policy { tid: same, set: later, before: then },
             ) if tid == same && set == then => {
                 Some(Change::Policy { tid: *tid, set: *later, before: *before })
+            }
+            _ => None,
+        }
+    }
+
+    fn moves_on(&self, earlier: &Change, later: &Change) -> Option<(Change, Change)> {
+        match (earlier, later) {
+            (
+                Change::Moved { tid, to: here, from: home },
+                Change::Moved { tid: same, to: there, .. },
+            ) if tid == same => {
+                let moved = |from: &String| Change::Moved {
+                    tid: *tid,
+                    to: there.clone(),
+                    from: from.clone(),
+                };
+                Some((moved(here), moved(home)))
             }
             _ => None,
         }

@@ -29,6 +29,10 @@ pub enum Policy {
 pub struct Thread {
     /// Its process.
     pub pid: u32,
+    /// When it started: a count, so that no two are equal.
+    pub started: u64,
+    /// It belongs to nobody who has a reservation: its policy and where it may run stay these.
+    pub stranger: Option<(Policy, BTreeSet<usize>)>,
     /// How it is scheduled.
     pub policy: Policy,
     /// Its cpuset, or the cgroup that limits it.
@@ -78,6 +82,7 @@ pub struct Kernel {
     /// On disk.
     pub journal: Vec<Held<Change>>,
     next_id: u32,
+    starts: u64,
 }
 
 impl Kernel {
@@ -94,6 +99,7 @@ impl Kernel {
             vms: BTreeMap::new(),
             journal: Vec::new(),
             next_id: 100,
+            starts: 0,
         }
     }
 
@@ -119,12 +125,20 @@ impl Kernel {
     pub fn start_thread(&mut self, pid: Option<u32>) -> u32 {
         let tid = self.next_id;
         self.next_id += 1;
+        self.start_thread_as(tid, pid)
+    }
+
+    /// The same with this id, which no thread has now.
+    fn start_thread_as(&mut self, tid: u32, pid: Option<u32>) -> u32 {
+        self.starts += 1;
         let pid = pid.unwrap_or(tid);
         let main = self.threads.get(&pid);
         let allowed = main.map_or_else(|| self.all_cores(), |main| main.allowed.clone());
         let last_core = allowed.first().copied().unwrap_or(0);
         let thread = Thread {
             pid,
+            started: self.starts,
+            stranger: None,
             policy: Policy::Other,
             group: ROOT.to_owned(),
             allowed,
@@ -155,6 +169,41 @@ impl Kernel {
         if let Some(vm) = self.vms.get_mut(name) {
             vm.vcpus[vcpu] = new;
         }
+    }
+
+    /// As [`Self::replace_vcpu`], and the new thread gets the id of the old one.
+    pub fn replace_vcpu_by_its_id(&mut self, name: &str, vcpu: usize) {
+        let Some(vm) = self.vms.get(name) else { return };
+        let (pid, tid) = (vm.pid, vm.vcpus[vcpu]);
+        self.threads.remove(&tid);
+        self.start_thread_as(tid, Some(pid));
+    }
+
+    /// Unplugs the last vCPU of a VM that has several; with `reused`, a process of somebody else gets
+    /// the id of its thread.
+    pub fn unplug_vcpu(&mut self, name: &str, reused: bool) {
+        let Some(vm) = self.vms.get_mut(name).filter(|vm| vm.vcpus.len() > 1) else { return };
+        let Some(tid) = vm.vcpus.pop() else { return };
+        self.threads.remove(&tid);
+        if reused {
+            self.start_thread_as(tid, None);
+            let (policy, allowed) = (Policy::Fifo, BTreeSet::from([self.cores - 1]));
+            if let Some(thread) = self.threads.get_mut(&tid) {
+                (thread.policy, thread.allowed) = (policy, allowed.clone());
+                thread.stranger = Some((policy, allowed));
+            }
+        }
+    }
+
+    /// A thread that sleeps is woken and sleeps on; it comes to a core that it may use.
+    pub fn wake(&mut self, tid: u32) -> bool {
+        let Some(thread) = self.threads.get_mut(&tid).filter(|thread| !thread.runnable) else {
+            return false;
+        };
+        if !thread.allowed.contains(&thread.last_core) {
+            thread.last_core = thread.allowed.first().copied().unwrap_or(0);
+        }
+        true
     }
 
     /// Lets time pass. Runnable threads get a third of it, unless they are frozen, and each moves
@@ -197,7 +246,8 @@ impl Kernel {
         }
         for (tid, thread) in &self.threads {
             let Thread { policy, group, allowed, .. } = thread;
-            if *policy != Policy::Other || group != ROOT || *allowed != self.all_cores() {
+            let usual = thread.stranger.clone().unwrap_or((Policy::Other, self.all_cores()));
+            if (policy, allowed) != (&usual.0, &usual.1) || group != ROOT {
                 found.push(format!("thread {tid}: {policy:?} in {group} on {allowed:?}"));
             }
         }

@@ -9,7 +9,7 @@ use timevisor_schedule::Reservation;
 
 use super::change::Change;
 use super::host::SimulatedHost;
-use super::kernel::{Kernel, Policy, ROOT, cpuset_of};
+use super::kernel::{Kernel, Policy, ROOT, Thread, cpuset_of};
 use crate::random::Random;
 
 const MS: u64 = 1_000_000;
@@ -32,6 +32,8 @@ pub struct Counts {
     pub without_daemon: u64,
     /// How often a vCPU slept, so that its budget had to wait.
     pub slept: u64,
+    /// How often a reservation moved to another core.
+    pub moved: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -42,6 +44,7 @@ impl std::ops::AddAssign for Counts {
         self.continued += more.continued;
         self.without_daemon += more.without_daemon;
         self.slept += more.slept;
+        self.moved += more.moved;
     }
 }
 
@@ -90,7 +93,9 @@ impl World {
         if self.random.chance(0.2) {
             self.host.lives_for = Some(1 + u32::try_from(self.below(25)).unwrap_or(0));
         }
-        match self.below(16) {
+        self.host.can_wake = self.random.chance(0.5);
+        match self.below(18) {
+            16 | 17 => self.relocate(),
             0..=5 => self.apply(),
             6 | 7 => self.release(),
             8 => self.follow(),
@@ -146,6 +151,22 @@ impl World {
         self.counts.slept += u64::from(rows.iter().any(|row| waits(&row.problem)));
     }
 
+    fn relocate(&mut self) {
+        let mut of = (self.vm().to_owned(), 0);
+        if !self.machine.held().is_empty() {
+            let n = self.below(self.machine.held().len() as u64);
+            let held = &self.machine.held()[usize::try_from(n).unwrap_or(0)];
+            of = (held.vm.clone(), held.vcpu);
+        }
+        let core = usize::try_from(self.below(CORES as u64)).unwrap_or(0);
+        let dry_run = self.random.chance(0.1);
+        let guests = self.host.kernel.clone();
+        // Without a reservation, from a weaker promise or without room: all of these are refused.
+        if self.machine.relocate((&of.0, of.1), core, dry_run, &mut self.host, &guests).is_ok() {
+            self.counts.moved += u64::from(!dry_run);
+        }
+    }
+
     fn release(&mut self) {
         let vm = self.random.chance(0.8).then(|| self.vm());
         let vcpu = (vm.is_some() && self.random.chance(0.5)).then_some(0);
@@ -175,14 +196,19 @@ impl World {
         }
     }
 
-    /// Actions of others: a vCPU is replaced, sleeps or wakes; a cpuset balances load again; a
+    /// Actions of others: a vCPU is replaced or unplugged, sleeps or wakes; a cpuset balances load again; a
     /// thread loses its policy.
     fn meddle(&mut self) {
         let vm = self.vm();
         let Some(qemu) = self.host.kernel.vms.get(vm).cloned() else { return };
         let vcpu = usize::try_from(self.below(qemu.vcpus.len() as u64)).unwrap_or(0);
-        match self.below(5) {
+        match self.below(7) {
             0 => self.host.kernel.replace_vcpu(vm, vcpu),
+            5 => self.host.kernel.replace_vcpu_by_its_id(vm, vcpu),
+            6 => {
+                let reused = self.random.chance(0.5);
+                self.host.kernel.unplug_vcpu(vm, reused);
+            }
             1 => {
                 if let Some(balance) = self.host.kernel.files.get_mut(&cpuset_of(vm)) {
                     "1".clone_into(balance);
@@ -256,6 +282,9 @@ impl World {
         if self.host.kernel.journal != held {
             return Err(format!("journal {:?}, held {held:?}", self.host.kernel.journal));
         }
+        if let Some(held) = held.iter().find(|held| !held.leftover.is_empty()) {
+            return Err(format!("{} is in the middle of a move", held.name()));
+        }
         self.nothing_is_forgotten(held)?;
         no_core_is_overcommitted(held)?;
         self.what_is_told_is_true()
@@ -263,7 +292,8 @@ impl World {
 
     /// Checks that every changed thread belongs to a reservation.
     fn nothing_is_forgotten(&self, held: &[Held<Change>]) -> Result<(), String> {
-        for (tid, thread) in &self.host.kernel.threads {
+        let ours = |(_, thread): &(&u32, &Thread)| thread.stranger.is_none();
+        for (tid, thread) in self.host.kernel.threads.iter().filter(ours) {
             let changed = thread.policy != Policy::Other
                 || thread.group != ROOT
                 || thread.allowed != self.host.kernel.all_cores();
@@ -281,10 +311,12 @@ impl World {
             if row.problem.is_some() || !self.host.is_alive(held.pid, held.start_time, held.tid) {
                 continue;
             }
-            let Some(thread) = self.host.kernel.threads.get(&held.tid) else {
-                // The loss of a limit's thread is not visible until its process ends.
-                return Err(format!("{} has no thread and no problem", held.name()));
-            };
+            // Until the next look.
+            let started = held.threads.get(&held.tid).copied();
+            if !self.host.is_thread(held.pid, held.tid, started) {
+                continue;
+            }
+            let thread = &self.host.kernel.threads[&held.tid];
             let deadline = Policy::Deadline(held.budget, held.deadline, held.period);
             let in_force = match held.guarantee {
                 Guarantee::Core(core) => {

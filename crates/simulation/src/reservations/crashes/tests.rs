@@ -60,6 +60,16 @@ impl Bench {
         self.machine.follow_guest("web", wanted, on, &mut self.host, &guests)
     }
 
+    fn relocate(&mut self, vcpu: u32, core: usize) -> Result<Vec<String>, Refusal> {
+        let guests = self.host.kernel.clone();
+        self.machine.relocate(("web", vcpu), core, false, &mut self.host, &guests)
+    }
+
+    fn sleeps(&mut self, vcpu: usize) {
+        let tid = self.host.kernel.vms["web"].vcpus[vcpu];
+        self.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
+    }
+
     fn release(&mut self) -> Vec<String> {
         self.machine.release(None, None, &mut self.host).unwrap()
     }
@@ -225,13 +235,16 @@ fn a_vm_that_ends_gives_its_core_back() {
 }
 
 #[test]
-fn a_vcpu_with_another_thread_has_a_problem_until_it_is_reserved_again() {
+fn a_vcpu_with_another_thread_has_a_problem_until_its_reservation_ends() {
     let mut bench = Bench::new();
     bench.apply(&request(0, 20)).unwrap();
     bench.pass(10);
     bench.host.kernel.replace_vcpu("web", 0);
     let problem = bench.machine.rows(&bench.host)[0].problem.clone().unwrap();
     assert!(problem.contains("not in force"), "{problem}");
+    bench.pass(1_005);
+    assert!(bench.machine.held().is_empty(), "an unplugged vCPU's ends by itself");
+    bench.unchanged();
     // The core becomes free when the former budget's period has ended.
     while bench.apply(&request(0, 20)).is_err_and(|refusal| refusal.reason == Reason::MakingRoom) {
         bench.pass(5);
@@ -245,7 +258,7 @@ fn a_vcpu_with_another_thread_has_a_problem_until_it_is_reserved_again() {
 /// An action during which the daemon is killed, with its preparation.
 type Act = (&'static str, fn(&mut Bench), fn(&mut Bench));
 
-const ACTS: [Act; 5] = [
+const ACTS: [Act; 8] = [
     ("apply", |_| {}, |bench| drop(bench.apply(&request(0, 20)))),
     (
         "change",
@@ -259,6 +272,28 @@ const ACTS: [Act; 5] = [
             bench.apply(&request(1, 20)).unwrap();
         },
         |bench| drop(bench.machine.release(Some("web"), Some(0), &mut bench.host)),
+    ),
+    (
+        "move",
+        |bench| drop(bench.apply(&request(0, 20)).unwrap()),
+        |bench| drop(bench.relocate(0, 1)),
+    ),
+    (
+        "move away from another vCPU of its VM",
+        |bench| {
+            bench.apply(&request(0, 10)).unwrap();
+            bench.apply(&request(1, 10)).unwrap();
+        },
+        |bench| drop(bench.relocate(0, 2)),
+    ),
+    (
+        "move to another VM's core",
+        |bench| {
+            bench.host.kernel.start_vm("db", 1, false, false);
+            bench.apply(&Request { vm: "db".to_owned(), core: Some(2), ..request(0, 10) }).unwrap();
+            bench.apply(&request(0, 10)).unwrap();
+        },
+        |bench| drop(bench.relocate(0, 2)),
     ),
     (
         "limit",
@@ -277,6 +312,7 @@ const ACTS: [Act; 5] = [
 
 #[test]
 fn a_daemon_that_dies_at_any_effect_leaves_nothing_that_the_next_one_cannot_undo() {
+    let mut deaths = 0;
     for (name, prepare, act) in ACTS {
         for emulated in [false, true] {
             let mut effects = 0;
@@ -306,8 +342,11 @@ fn a_daemon_that_dies_at_any_effect_leaves_nothing_that_the_next_one_cannot_undo
                 }
             }
             assert!(effects > 2, "{name} has {effects} effects");
+            println!("{name}, emulated {emulated}: died at each of {} effects", effects - 1);
+            deaths += effects - 1;
         }
     }
+    println!("{deaths} deaths, twice each: with and without a daemon afterwards");
 }
 
 #[test]
@@ -332,10 +371,215 @@ fn a_thread_that_the_kernel_forgot_runs_again() {
 }
 
 #[test]
-fn a_sleeping_vcpu_gets_its_budget_when_it_runs() {
+fn a_sleeping_vcpu_is_woken_and_has_its_budget_at_once() {
+    for emulated in [false, true] {
+        let mut bench = Bench::with(Vec::new(), emulated);
+        bench.sleeps(0);
+        bench.apply(&request(0, 20)).unwrap();
+        assert_eq!(bench.policy(0), deadline(20));
+        assert_eq!(bench.machine.rows(&bench.host)[0].problem, None);
+        bench.release();
+        bench.unchanged();
+    }
+}
+
+#[test]
+fn a_debugger_that_ends_no_longer_keeps_a_vcpu_from_its_core() {
     let mut bench = Bench::new();
+    bench.host.can_wake = false;
+    bench.sleeps(0);
+    bench.apply(&request(0, 20)).unwrap();
+    bench.pass(2_000);
+    assert_eq!(bench.policy(0), Policy::Other);
+    bench.host.can_wake = true;
+    bench.pass(1_005);
+    assert_eq!(bench.policy(0), deadline(20));
+}
+
+#[test]
+fn a_reused_thread_id_is_never_touched() {
+    for waits in [false, true] {
+        let mut bench = Bench::new();
+        if waits {
+            bench.host.can_wake = false;
+            bench.sleeps(1);
+        }
+        bench.apply(&request(1, 20)).unwrap();
+        bench.apply(&request(0, 20)).unwrap();
+        let tid = bench.host.kernel.vms["web"].vcpus[1];
+        // Somebody else's thread has the id by now; differences() compares it with what it was.
+        bench.host.kernel.unplug_vcpu("web", true);
+        let stranger = bench.host.kernel.threads[&tid].clone();
+        assert!(bench.apply(&request(1, 30)).is_err(), "no such vCPU");
+        bench.pass(1_005);
+        assert_eq!(bench.machine.held().len(), 1, "waits {waits}");
+        bench.restart();
+        bench.pass(1_005);
+        bench.release();
+        let now = bench.host.kernel.threads[&tid].clone();
+        assert_eq!(
+            (now.policy, &now.group, &now.allowed),
+            (stranger.policy, &stranger.group, &stranger.allowed)
+        );
+        bench.unchanged();
+    }
+    // A daemon that was not there when it happened.
+    let mut bench = Bench::new();
+    bench.apply(&request(1, 20)).unwrap();
+    bench.host.kernel.unplug_vcpu("web", true);
+    let journal = bench.host.kernel.journal.clone();
+    assert_eq!(release_all(&mut bench.host, &journal), [""; 0]);
+    assert_eq!(bench.host.kernel.differences(), [""; 0]);
+    // The same within the process: QEMU's new thread is an ordinary one.
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.host.kernel.replace_vcpu_by_its_id("web", 0);
+    bench.pass(1_005);
+    assert!(bench.machine.held().is_empty());
+    bench.unchanged();
+}
+
+#[test]
+fn an_unplugged_vcpu_gets_what_is_configured_when_it_is_plugged_again() {
+    let mut bench = Bench::with(vec![request(1, 20)], false);
+    bench.pass(1_005);
+    assert_eq!(bench.core(1), Some(3));
+    let vm = bench.host.kernel.vms["web"].clone();
+    bench.host.kernel.unplug_vcpu("web", false);
+    bench.pass(2_010);
+    assert!(bench.machine.held().is_empty());
+    bench.unchanged();
+    let plugged = bench.host.kernel.start_thread(Some(vm.pid));
+    bench.host.kernel.vms.get_mut("web").unwrap().vcpus.push(plugged);
+    bench.pass(1_005);
+    assert_eq!((bench.core(1), bench.policy(1)), (Some(3), deadline(20)));
+}
+
+#[test]
+fn a_reservation_moves_without_leaving_its_policy() {
+    for (emulated, asleep) in [(false, false), (false, true), (true, false)] {
+        let mut bench = Bench::with(Vec::new(), emulated);
+        bench.apply(&request(0, 20)).unwrap();
+        let pid = bench.host.kernel.vms["web"].pid;
+        // Born during the reservation.
+        let worker = bench.host.kernel.start_thread(Some(pid));
+        bench.pass(10);
+        if asleep {
+            bench.sleeps(0);
+        }
+        bench.relocate(0, 1).unwrap();
+        let tid = bench.host.kernel.vms["web"].vcpus[0];
+        let thread = &bench.host.kernel.threads[&tid];
+        assert_eq!((thread.policy, thread.group.as_str()), (deadline(20), "timevisor-cpu1"));
+        assert!(!asleep || thread.last_core == 1, "woken before the old core is freed");
+        assert_eq!(bench.machine.rows(&bench.host)[0].problem, None);
+        assert_eq!(bench.core(0), Some(1));
+        assert!(!bench.host.kernel.folders.contains("timevisor-cpu3"), "core 3 is free");
+        for other in [pid, worker] {
+            let allowed = &bench.host.kernel.threads[&other].allowed;
+            assert_eq!(*allowed, [0, 2, 3].into(), "thread {other}");
+        }
+        // In place, there, and moved again.
+        bench.apply(&request(0, 25)).unwrap();
+        assert_eq!((bench.core(0), bench.policy(0)), (Some(1), deadline(25)));
+        bench.restart();
+        bench.relocate(0, 2).unwrap();
+        assert_eq!(bench.policy(0), deadline(25));
+        bench.release();
+        bench.unchanged();
+    }
+}
+
+#[test]
+fn a_move_that_is_refused_changes_nothing() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.relocate(0, 1).unwrap_err().reason, Reason::NotFound);
+    bench.apply(&request(0, 20)).unwrap();
+    bench.apply(&Request { core: Some(2), ..request(1, 40) }).unwrap();
+    bench.pass(10);
+    let before = bench.host.kernel.clone();
+    assert_eq!(bench.relocate(0, 3).unwrap_err().reason, Reason::BadRequest, "it is there");
+    assert_eq!(bench.relocate(0, 2).unwrap_err().reason, Reason::Unavailable, "no room");
+    bench.host.broken_core = Some(1);
+    let refusal = bench.relocate(0, 1).unwrap_err();
+    assert!(refusal.message.contains("that core is broken"), "{refusal}");
+    assert_eq!(bench.host.kernel.threads, before.threads);
+    assert_eq!(bench.host.kernel.folders, before.folders);
+    assert_eq!(bench.host.kernel.journal, before.journal);
+    bench.release();
+    bench.unchanged();
+    let mut bench = Bench::new();
+    bench.apply(&Request { promise: Promise::Fifo, ..request(0, 20) }).unwrap();
+    assert_eq!(bench.relocate(0, 1).unwrap_err().reason, Reason::Unsupported);
+}
+
+#[test]
+fn moves_of_several_reservations_of_one_vm_leave_nothing_behind() {
+    let all: [&[(u32, usize)]; 4] =
+        [&[(0, 2)], &[(1, 1)], &[(0, 2), (1, 1), (0, 3)], &[(1, 2), (0, 1), (1, 3)]];
+    for moves in all {
+        for emulated in [false, true] {
+            for first in [0, 1] {
+                let mut bench = Bench::with(Vec::new(), emulated);
+                bench.apply(&request(0, 15)).unwrap();
+                bench.apply(&request(1, 15)).unwrap();
+                for (vcpu, core) in moves {
+                    bench.pass(60);
+                    bench.relocate(*vcpu, *core).unwrap();
+                    for row in bench.machine.rows(&bench.host) {
+                        assert_eq!(row.problem, None, "{moves:?}");
+                    }
+                }
+                bench.machine.release(Some("web"), Some(first), &mut bench.host).unwrap();
+                assert_eq!(bench.machine.rows(&bench.host)[0].problem, None, "{moves:?}");
+                bench.release();
+                bench.unchanged();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_next_core_is_tried_if_nothing_is_left_of_the_attempt_and_the_core_was_the_cause() {
+    let mut bench = Bench::new();
+    bench.host.broken_core = Some(3);
+    bench.apply(&request(0, 20)).unwrap();
+    assert_eq!(bench.core(0), Some(2));
+    assert!(
+        bench.host.warnings[0].contains("core 3: that core is broken"),
+        "{:?}",
+        bench.host.warnings
+    );
+    // Named: no other.
+    let named = bench.apply(&Request { core: Some(3), ..request(1, 20) }).unwrap_err();
+    assert!(named.message.contains("core 3"), "{named}");
+    bench.release();
+    bench.unchanged();
+
+    // A policy was changed before it failed: the thread may not come back at once.
+    let mut bench = Bench::with(Vec::new(), true);
+    bench.host.broken_main = true;
+    bench.sleeps(0);
+    let refusal = bench.apply(&request(0, 20)).unwrap_err();
+    assert_eq!(refusal.message.matches("core ").count(), 1, "{refusal}");
+    bench.unchanged();
+
+    // Not the core: said once, tried once.
+    let mut bench = Bench::new();
+    bench.host.powerless = true;
+    bench.sleeps(0);
+    let refusal = bench.apply(&request(0, 20)).unwrap_err();
+    assert_eq!(refusal.message, "CAP_SYS_NICE is missing");
+    assert_eq!(bench.host.policies_tried, 1);
+    bench.unchanged();
+}
+
+#[test]
+fn a_sleeping_vcpu_that_cannot_be_woken_gets_its_budget_when_it_runs() {
+    let mut bench = Bench::new();
+    bench.host.can_wake = false;
+    bench.sleeps(0);
     let tid = bench.host.kernel.vms["web"].vcpus[0];
-    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
     bench.apply(&request(0, 20)).unwrap();
     bench.pass(100);
     let problem = bench.machine.rows(&bench.host)[0].problem.clone();
@@ -352,8 +596,9 @@ fn a_sleeping_vcpu_gets_its_budget_when_it_runs() {
 fn a_sleeping_vcpu_gets_the_budget_that_was_asked_for_last() {
     for emulated in [false, true] {
         let mut bench = Bench::with(Vec::new(), emulated);
+        bench.host.can_wake = false;
+        bench.sleeps(0);
         let tid = bench.host.kernel.vms["web"].vcpus[0];
-        bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
         bench.apply(&request(0, 20)).unwrap();
         bench.pass(100);
         bench.apply(&request(0, 30)).unwrap();
@@ -545,7 +790,7 @@ fn thousands_of_schedules_end_as_they_began_wherever_the_daemon_died() {
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     // The schedules cover the cases that they are meant for.
-    let Counts { granted, refused, deaths, continued, without_daemon, slept } = counts;
+    let Counts { granted, refused, deaths, continued, without_daemon, slept, moved } = counts;
     for (what, count) in [
         ("granted", granted),
         ("refused", refused),
@@ -553,6 +798,7 @@ fn thousands_of_schedules_end_as_they_began_wherever_the_daemon_died() {
         ("continued", continued),
         ("without a daemon", without_daemon),
         ("slept", slept),
+        ("moved", moved),
     ] {
         assert!(count > 500, "{what}: {count} of {counts:?}");
     }
