@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use timevisor_protocols::control::{HostCore, HostCores, Request, ReserveCores, Response};
 
@@ -40,6 +40,12 @@ impl Options {
 }
 
 pub fn run(directory: &Path, options: &PlanOptions) -> Result<()> {
+    ensure!(
+        !options.host.is_given(),
+        "--host shows what is reserved here; what the host takes is in plans for tasks"
+    );
+    // It refuses what is for a fleet.
+    options.fleet.file()?;
     let of = &options.cores;
     let period_ns = options.period.map_or(PERIOD, ns);
     let asked = ReserveCores {

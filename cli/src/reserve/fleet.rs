@@ -113,7 +113,7 @@ struct VmTable {
     tasks: Option<PathBuf>,
     policy: Option<PolicyName>,
     #[serde(default)]
-    overhead: OverheadTable,
+    overhead: Option<OverheadTable>,
     #[serde(default)]
     task: Vec<TaskTable>,
     #[serde(with = "humantime_serde", default)]
@@ -254,6 +254,10 @@ fn wants(vm: &VmTable, folder: &Path, question: &Question) -> Result<Vec<Asked>>
 }
 
 fn tasks(vm: &VmTable, folder: &Path) -> Result<Option<Tasks>> {
+    ensure!(
+        vm.overhead.is_none() || vm.policy.is_some(),
+        "an overhead is of tasks that are here: one of a file of tasks is in that file"
+    );
     match (&vm.tasks, vm.policy) {
         (Some(_), Some(_)) => bail!("tasks of a file, and others here: one of the two"),
         (Some(path), None) => {
@@ -261,7 +265,7 @@ fn tasks(vm: &VmTable, folder: &Path) -> Result<Option<Tasks>> {
             file::read(&folder.join(path)).map(Some)
         }
         (None, Some(policy)) => {
-            let (overhead, tasks) = (vm.overhead.clone(), vm.task.clone());
+            let (overhead, tasks) = (vm.overhead.clone().unwrap_or_default(), vm.task.clone());
             let of = file::File { policy, work: file::WorkName::Any, overhead, tasks };
             of.tasks().map(Some)
         }

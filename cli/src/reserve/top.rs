@@ -193,6 +193,7 @@ mod tests {
             deadline_ns: 50_000_000,
             period_ns: 50_000_000,
             alone: true,
+            followed: false,
             held_ns: 1,
             ran_ns: Some(ran_ns),
             waited_ns: Some(waited_ns),

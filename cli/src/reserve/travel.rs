@@ -72,11 +72,12 @@ impl std::error::Error for NoPlace {}
 
 pub fn export(directory: &Path, options: &Export) -> Result<()> {
     let rows = held::reserve(directory, &Request::ReserveList)?.reservations;
-    let of_vm = rows.iter().filter(|row| row.vm == options.vm);
+    // Introspection makes its own where the VM goes.
+    let of_vm = rows.iter().filter(|row| row.vm == options.vm && !row.followed);
     let reserve: Vec<Table> = of_vm.map(table).collect();
     ensure!(
         !reserve.is_empty(),
-        "VM {} has no reservation here; see `timevisor reserve list`",
+        "VM {} has no reservation here but what follows its tasks; see `timevisor reserve list`",
         options.vm
     );
     let all = Travelling { reserve, speed: own_speed()?.map(Into::into) };
@@ -228,6 +229,7 @@ mod tests {
             deadline_ns: 50_000_000,
             period_ns: 50_000_000,
             alone: true,
+            followed: false,
             held_ns: 1,
             ran_ns: None,
             waited_ns: None,

@@ -91,6 +91,8 @@ impl<C: Clone> Book<C> {
             self.waiting.iter_mut().filter(|w| w.tid == tid).for_each(|w| w.from += received);
         }
         let mut problems = enforcement::release(host, &gone, &undo);
+        let leftover = std::mem::take(&mut gone.leftover);
+        problems.extend(enforcement::release(host, &gone, &leftover));
         let isolated: Vec<usize> = self.isolated().into_iter().collect();
         if gone.core().is_some() {
             problems.extend(host.settle(&isolated).err());
@@ -111,19 +113,28 @@ impl<C: Clone> Book<C> {
 
     /// Ends moves to another core in the middle of which an earlier daemon died: undoes what was
     /// prepared on the new core, or what is left on the old one.
-    pub(crate) fn end_moves<H: Host<Change = C>>(&mut self, host: &mut H) {
-        let mut moved = false;
+    ///
+    /// Returns the threads that could not be taken back to where their reservation is: these are to be given
+    /// back, and with them what is left of the move.
+    pub(crate) fn end_moves<H: Host<Change = C>>(&mut self, host: &mut H) -> Vec<u32> {
+        let (mut moved, mut astray) = (false, Vec::new());
         for index in 0..self.held.len() {
             if self.held[index].leftover.is_empty() {
                 continue;
             }
             moved = true;
             let name = self.held[index].name();
-            for problem in enforcement::release(host, &self.held[index], &self.held[index].leftover)
-            {
+            let held = &mut self.held[index];
+            let mut leftover = std::mem::take(&mut held.leftover);
+            let problems = enforcement::release(host, held, &leftover);
+            if !problems.is_empty() {
+                leftover.retain(|(_, change)| host.thread(change) != Some(held.tid));
+                held.leftover = leftover;
+                astray.push(held.tid);
+            }
+            for problem in problems {
                 host.tell(Severity::Warn, &format!("{name}: {problem}"));
             }
-            self.held[index].leftover.clear();
         }
         if moved {
             let isolated: Vec<usize> = self.isolated().into_iter().collect();
@@ -132,6 +143,7 @@ impl<C: Clone> Book<C> {
             }
             self.store(host);
         }
+        astray
     }
 
     /// Brings threads that several reservations of a process share into the state that the

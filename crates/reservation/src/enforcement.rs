@@ -212,9 +212,11 @@ pub(crate) fn release<H: Restore>(
 /// Undoes all changes in a journal, without a daemon. The result says what could not be restored.
 #[must_use]
 pub fn release_all<H: Restore>(host: &mut H, all: &[Held<H::Change>]) -> Vec<String> {
-    let mut problems = Vec::new();
+    let (mut problems, mut again) = (Vec::new(), Vec::new());
     for held in all.iter().rev() {
-        problems.extend(release(host, held, &held.leftover));
+        if !release(host, held, &held.leftover).is_empty() {
+            again.push(held);
+        }
     }
     for level in [Level::Thread, Level::Processor, Level::Host] {
         for held in all.iter().rev() {
@@ -222,6 +224,12 @@ pub fn release_all<H: Restore>(host: &mut H, all: &[Held<H::Change>]) -> Vec<Str
             let changes: Vec<_> = held.changes.iter().filter(of_level).cloned().collect();
             problems.extend(release(host, held, &changes));
         }
+    }
+    // A thread that could not be taken back from a move has left its new core only now.
+    for held in again {
+        let others = held.leftover.iter().filter(|(_, c)| host.thread(c) != Some(held.tid));
+        let others: Vec<_> = others.cloned().collect();
+        problems.extend(release(host, held, &others));
     }
     problems
 }

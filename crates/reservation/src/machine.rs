@@ -65,11 +65,12 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             next_look: 0,
             next_slow_look: 0,
         };
-        all.book.end_moves(host);
+        let astray = all.book.end_moves(host);
         for index in (0..all.book.held.len()).rev() {
             let held = &all.book.held[index];
             let alive = is_there(host, held);
-            if alive && !held.followed && enforcement::check(host, held).is_ok() {
+            let is_astray = astray.contains(&held.tid);
+            if alive && !is_astray && !held.followed && enforcement::check(host, held).is_ok() {
                 continue;
             }
             let name = held.name();

@@ -207,6 +207,7 @@ impl Introspection {
             let stays = session.is_alive();
             if !stays {
                 tracing::info!("VM {vm} has ended, and its introspection with it");
+                reservations.forget_late(vm);
                 introspector.tell(&Order::Detach { number: session.number });
             }
             stays

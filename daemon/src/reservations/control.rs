@@ -67,6 +67,7 @@ pub fn row(of: Row<'_, Change>) -> ReserveRow {
         deadline_ns: held.deadline,
         period_ns: held.period,
         alone: held.alone,
+        followed: held.followed,
         held_ns: of.age,
         ran_ns: of.ran,
         waited_ns: of.waited,

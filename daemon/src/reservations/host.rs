@@ -29,7 +29,8 @@ use crate::announce::Budget;
 pub struct LinuxHost {
     journal: CrashFile<Vec<Held<Change>>>,
     /// Guests cause lines, too: a reservation that follows their tasks changes with them.
-    told: Budget,
+    /// What is well, and what is not: neither silences the other.
+    told: [Budget; 2],
     watch: RefCell<Watch>,
     /// The schedstat of each thread that has a reservation, by process and thread.
     open: RefCell<BTreeMap<(u32, u32), Open>>,
@@ -46,7 +47,7 @@ impl LinuxHost {
     pub fn new(directory: &Path) -> Self {
         Self {
             journal: CrashFile::new(directory, JOURNAL),
-            told: Budget::hourly(200),
+            told: [Budget::hourly(200), Budget::hourly(200)],
             watch: RefCell::default(),
             open: RefCell::default(),
         }
@@ -177,7 +178,12 @@ impl Host for LinuxHost {
     fn make(&mut self, held: &Held<Change>, change: &Change) -> Result<(), Unmade> {
         let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         let made = match change.make() {
-            Err(error) if denied(&error) && sleeps_elsewhere(held, change) => {
+            // One on an isolated core was on any of them when it slept.
+            Err(error)
+                if denied(&error)
+                    && widened(held, change).is_none()
+                    && sleeps_elsewhere(held, change) =>
+            {
                 let why = explain_refusal(change, &error, held);
                 return Err(Unmade { cause: Because::Asleep, why });
             }
@@ -308,7 +314,12 @@ impl Host for LinuxHost {
     }
 
     fn tell(&mut self, severity: Severity, text: &str) {
-        let told = severity == Severity::Error || self.told.take(monotonic());
+        let [well, not_well] = &mut self.told;
+        let told = match severity {
+            Severity::Error => true,
+            Severity::Warn => not_well.take(monotonic()),
+            Severity::Info => well.take(monotonic()),
+        };
         match severity {
             _ if !told => tracing::debug!("again: {text}"),
             Severity::Info => tracing::info!("{text}"),
@@ -350,9 +361,16 @@ fn widened<'a>(held: &'a Held<Change>, change: &Change) -> Option<(&'a Change, &
 }
 
 /// The changes of a reservation's own lists of processors with cgroup v2, in order.
+///
+/// What was handed over by a reservation of another cgroup on the same core is not its own.
 fn lists(held: &Held<Change>) -> impl DoubleEndedIterator<Item = &Change> {
-    held.changes.iter().map(|(_, change)| change).filter(|change| match change {
-        Change::File { path, .. } => cpuset::is_own_list(path),
+    let changes = || held.changes.iter().map(|(_, change)| change);
+    let folder = changes().rev().find_map(|change| match change {
+        Change::Moved { tid, to, .. } if *tid == held.tid => to.parent(),
+        _ => None,
+    });
+    changes().filter(move |change| match change {
+        Change::File { path, .. } => cpuset::is_own_list(path) && path.parent() == folder,
         _ => false,
     })
 }

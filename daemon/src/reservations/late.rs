@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use timevisor_introspection::tasks::late::Late;
 use timevisor_protocols::control::{self, MissedCause, MissedJob, ReserveRow};
 
-/// As many vCPUs as are remembered; whose are gone make room.
-const MOST: usize = 1000;
+/// As many vCPUs of a VM as are remembered.
+const MOST: usize = 1024;
 
 /// Late jobs of each VM's vCPUs, whether they have a reservation or not.
 #[derive(Debug, Default)]
@@ -16,10 +16,12 @@ impl LateJobs {
     /// Counts one; `missed`: what the host's samples say of it. Returns it in words.
     pub fn count(&mut self, vm: &str, late: &Late, missed: Option<MissedJob>) -> String {
         let vcpu = u32::from(late.vcpu);
-        while self.0.len() >= MOST && !self.0.contains_key(&(vm.to_owned(), vcpu)) {
-            self.0.pop_first();
-        }
-        let of = self.0.entry((vm.to_owned(), vcpu)).or_default();
+        let named = vm.to_owned();
+        let known = self.0.range((named.clone(), 0)..=(named.clone(), u32::MAX)).count();
+        let has_room = known < MOST || self.0.contains_key(&(named, vcpu));
+        let mut unknown = control::LateJobs::default();
+        let of =
+            if has_room { self.0.entry((vm.to_owned(), vcpu)).or_default() } else { &mut unknown };
         let cause = missed.map(|missed| missed.cause);
         let (counted, why) = match cause {
             Some(MissedCause::HostBroke) => {
@@ -46,6 +48,11 @@ impl LateJobs {
             of.last_late_by_ns as f64 / 1e6,
             late.deadline as f64 / 1e6
         )
+    }
+
+    /// Forgets those of a VM.
+    pub fn forget(&mut self, vm: &str) {
+        self.0.retain(|(of, _), _| of != vm);
     }
 
     /// A reservation with the late jobs of its vCPU.
@@ -85,9 +92,12 @@ mod tests {
             (1, 1, 1, 3)
         );
         assert_eq!(found.last_cause, None);
-        for n in 0..2 * MOST {
-            all.count(&format!("vm{n}"), &late, None);
+        // What a QEMU says of its vCPUs is bounded, and costs others nothing.
+        for vcpu in 0..=u16::MAX / 16 {
+            all.count("db", &Late { vcpu, ..late.clone() }, None);
         }
-        assert_eq!(all.0.len(), MOST);
+        assert_eq!(all.0.len(), MOST + 1);
+        all.forget("db");
+        assert_eq!(all.0.len(), 1);
     }
 }

@@ -40,12 +40,15 @@ use self::host::{LinuxHost, with_causes};
 use self::late::LateJobs;
 use crate::vms::Vms;
 
+/// A VM's process and its start time when it left, and what it had.
+type Left = (Option<(u32, u64)>, Vec<Request>);
+
 pub struct Reservations {
     host: LinuxHost,
     machine: reservation::Reservations<Change>,
     late: LateJobs,
     /// What VMs had that have left.
-    left: BTreeMap<String, Vec<Request>>,
+    left: BTreeMap<String, Left>,
 }
 
 impl Reservations {
@@ -137,6 +140,11 @@ impl Reservations {
             }
             Err(refusal) => Response::Error(control::error(refusal)),
         }
+    }
+
+    /// A VM has ended.
+    pub fn forget_late(&mut self, vm: &str) {
+        self.late.forget(vm);
     }
 
     /// Sets a VM's reservations to what introspection learned that its tasks need (and whether each

@@ -1,7 +1,7 @@
 //! Reservations of VMs that come from another host, or have gone to one.
 
 use timevisor_protocols::control::{ErrorBody, ErrorCode};
-use timevisor_reservation::{Reason, Refusal};
+use timevisor_reservation::{Guests, Reason, Refusal};
 
 use super::{Reservations, control};
 use crate::vms::Vms;
@@ -36,6 +36,9 @@ impl Reservations {
     }
 
     fn leave(&mut self, vm: String, vms: &Vms) {
+        // Another VM of that name may have left before.
+        self.left.remove(&vm);
+        let process = Guests::process(vms, &vm);
         let requests = self.machine.requests(&vm);
         // Most VMs have no reservation.
         let Ok(problems) = self.machine.release(Some(&vm), None, &mut self.host) else { return };
@@ -44,11 +47,15 @@ impl Reservations {
             tracing::warn!("VM {vm}: {problem}");
         }
         self.left.retain(|vm, _| vms.process(vm).is_some());
-        self.left.insert(vm, requests);
+        self.left.insert(vm, (process, requests));
     }
 
     fn come_back(&mut self, vm: &str, vms: &Vms) {
-        for request in self.left.remove(vm).unwrap_or_default() {
+        let Some((process, requests)) = self.left.remove(vm) else { return };
+        if process != Guests::process(vms, vm) {
+            return;
+        }
+        for request in requests {
             let made = self.machine.apply(&request, &mut self.host, vms);
             if let Err(Refusal { reason, message, next_step }) = made
                 && reason != Reason::AlreadyExists

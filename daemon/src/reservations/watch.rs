@@ -63,12 +63,18 @@ impl Watch {
             return Ok(Vec::new());
         };
         let claims = cpusets.claims(&online);
-        let mut found = Vec::new();
-        for Reserved { name, tid, core, .. } in &self.reserved {
+        let (mut found, mut still) = (Vec::new(), BTreeSet::new());
+        for Reserved { name, tid, core, made } in &self.reserved {
+            // Without a partition, who is told to run there does.
+            let apart = |change: &Change| matches!(change, Change::File { path, .. } if path.ends_with("cpuset.cpus.partition"));
+            if !made.iter().any(apart) {
+                continue;
+            }
             let own = cpusets.of_thread(*tid);
             if own.is_some()
                 && let Some(Claim::Own(who)) = claims.on(*core, own.as_deref())
-                && self.told.insert((*core, who.clone()))
+                && still.insert((*core, who.clone()))
+                && !self.told.contains(&(*core, who.clone()))
             {
                 found.push(format!(
                     "core {core} is reserved for {name}, and now {who} has it for itself, too: that runs elsewhere; release or \
@@ -76,6 +82,7 @@ impl Watch {
                 ));
             }
         }
+        self.told = still;
         Ok(found)
     }
 }

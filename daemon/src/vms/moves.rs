@@ -99,7 +99,9 @@ impl Vms {
     pub(super) fn moves_at(&self) -> Option<Duration> {
         let of = |served: &Served| {
             let Moves { waits, arrived, left, is_gone, .. } = served.moves;
-            let held = arrived.filter(|_| waits && served.may_resume).map(|at| at + HELD_AT_MOST);
+            let held = arrived
+                .filter(|_| waits && served.may_resume && !served.asking)
+                .map(|at| at + HELD_AT_MOST);
             let kept = left.filter(|_| !is_gone).map(|at| at + KEPT);
             held.into_iter().chain(kept).min()
         };

@@ -105,9 +105,11 @@ fn of_sets(ctx: &Context, sets: usize, jobs: u64) -> anyhow::Result<Judgement> {
             write(&rows)?;
         }
     }
+    picture(&rows)?;
+    // Each set is a run of its own.
+    rows.iter().try_for_each(|row| row.judged.check())?;
     let all = rows.iter().map(|row| row.judged.clone()).reduce(Judgement::and).unwrap_or_default();
     println!("\n{} sets ({refused} more were refused by the plan): {all}", rows.len());
-    picture(&rows)?;
     Ok(all)
 }
 
@@ -174,7 +176,7 @@ fn one(
     ensure!(stalls.watched, "the core could not be watched");
     let judged = Judgement::of(&run, &promise, &stalls)?;
     // The audit saw the supply delivered, except where the core was lost.
-    judge::owes_nothing(&before, &audit, &stalls)?;
+    judge::owes_nothing(&before, &audit, &stalls).with_context(|| judged.to_string())?;
     let (shares, most_cost) = (shares(&run, &tasks), most_cost(&run, &promise.tasks));
     Ok(Row { tasks, hog, plan, judged, audit, shares, most_cost })
 }
@@ -229,7 +231,7 @@ fn write(rows: &[Row]) -> anyhow::Result<()> {
             "tasks": row.tasks.iter().map(task).collect::<Vec<_>>(), "busy_guest": row.hog,
             "budget_ns": row.plan["recommended_budget_ns"], "period_ns": row.plan["period_ns"],
             "minimum_budget_ns": row.plan["minimum_budget_ns"], "overheads": row.plan["overheads"],
-            "jobs": row.judged.jobs, "late": row.judged.broken.len(), "lost": row.judged.lost,
+            "jobs": row.judged.jobs, "late_inside_promise": row.judged.broken.len(), "lost": row.judged.lost,
             "lost_and_late": row.judged.lost_and_late, "longer": row.judged.longer,
             "most_of_deadline": row.judged.most_of_deadline, "most_cost": row.most_cost, "audit": row.audit,
         })

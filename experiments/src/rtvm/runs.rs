@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use timevisor_lab::client::Client;
 use timevisor_lab::host::Host;
@@ -51,6 +51,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     println!(
         "run  guest  budget   tau1: jobs, worst   tau2: jobs, worst   late  lost  longer  worst of deadline"
     );
+    let mut unmeasured = Vec::new();
     let (mut rows, mut all) = (Vec::new(), [Judgement::default(), Judgement::default()]);
     let mut responses = [[const { Vec::new() }; 2], [const { Vec::new() }; 2]];
     for number in 0..RUNS {
@@ -67,6 +68,9 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
             for (task, found) in run.found.iter().enumerate() {
                 responses[which][task].extend_from_slice(&found.ms);
             }
+            if which == 0 {
+                unmeasured.extend(judged.check().err());
+            }
             all[which] = std::mem::take(&mut all[which]).and(judged);
         }
     }
@@ -74,8 +78,8 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     println!("28 of 50 ms: {}", all[1]);
     pictures(responses)?;
     report::write(NAME, rows)?;
-    let [recommended, _] = all;
-    recommended.check()
+    // Each run is judged by itself, at the first attempt.
+    unmeasured.into_iter().next().map_or(Ok(()), Err)
 }
 
 fn one(
@@ -88,7 +92,11 @@ fn one(
     let _load = Load::start()?;
     let budget = format!("{}ns/{PERIOD}", promise.reservation.budget());
     host.cli(&["reserve", "apply", "guest", "--alone", "--budget", &budget])?;
-    let core = host.json(&["reserve", "list"])?[0]["core"].as_u64().unwrap_or(0);
+    host.wait_until("the reservation", |host| {
+        Ok(host.json(&["reserve", "list"])?[0]["problem"].is_null())
+    })?;
+    let held = host.json(&["reserve", "list"])?[0].clone();
+    let core = held["core"].as_u64().with_context(|| held.to_string())?;
     let witness = Witness::start(usize::try_from(core)?);
     let run = costs::run(guest, (turns, seconds), hog, SHIFT_MS)?;
     let stalls = witness.end(&run.on)?;
@@ -116,7 +124,7 @@ fn line(number: u64, hog: bool, promise: &Promise, run: &Run, judged: &Judgement
 fn row(number: u64, hog: bool, promise: &Promise, run: &Run, judged: &Judgement) -> Value {
     json!({
         "run": number, "busy_guest": hog, "budget_ns": promise.reservation.budget(), "jobs": judged.jobs,
-        "late": judged.broken.len(), "lost": judged.lost, "lost_and_late": judged.lost_and_late,
+        "late_inside_promise": judged.broken.len(), "lost": judged.lost, "lost_and_late": judged.lost_and_late,
         "longer": judged.longer, "worst_ms": run.found.iter().map(real_time::Responses::worst_ms).collect::<Vec<_>>(),
     })
 }

@@ -118,7 +118,8 @@ impl DelayWitness {
     pub fn end(self) -> anyhow::Result<Stalls> {
         self.ended.store(true, Ordering::Relaxed);
         let all = self.thread.join().ok().context("the witness panicked")?;
-        Ok(Stalls { watched: all.is_some(), all: all.unwrap_or_default() })
+        let (watched, all) = (all.is_some(), all.unwrap_or_default());
+        Ok(Stalls { watched, all, on: Runtimes::default() })
     }
 }
 
@@ -128,6 +129,8 @@ pub struct Stalls {
     /// False if the witness was not allowed on the core.
     pub watched: bool,
     all: Vec<Stall>,
+    /// When the thread ran beside which it was watched.
+    on: Runtimes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,16 +149,18 @@ impl Stalls {
             let lost = (to - from).unsigned_abs().saturating_sub(known);
             (lost > sleep / 2).then_some(Stall { from, to, lost })
         };
-        Self { watched, all: gaps.into_iter().flatten().filter_map(stall).collect() }
+        let all = gaps.into_iter().flatten().filter_map(stall).collect();
+        Self { watched, all, on: on.clone() }
     }
 
     /// The time lost between two moments: at most what the overlapping stalls lost, and at most the
-    /// overlap.
+    /// overlap without what the watched thread ran in it.
     #[must_use]
     pub fn within(&self, from: i64, to: i64) -> u64 {
         let part = |stall: &Stall| {
-            let overlap = (stall.to.min(to) - stall.from.max(from)).max(0);
-            stall.lost.min(overlap.unsigned_abs())
+            let (from, to) = (stall.from.max(from), stall.to.min(to));
+            let overlap = (to - from).max(0).unsigned_abs();
+            stall.lost.min(overlap.saturating_sub(self.on.within(from, to)))
         };
         self.all.iter().map(part).sum()
     }
@@ -193,6 +198,10 @@ mod tests {
         assert_eq!(stalls.within(65 * MS, 100 * MS), 5_000_000, "the overlap is the limit");
         assert_eq!(stalls.within(0, 50 * MS), 0);
         assert_eq!(stalls.most_in(1_000 * MS), 18_000_000);
-        assert_eq!(Stalls::of(None, &on), Stalls::default());
+        assert!(Stalls::of(None, &on).all.is_empty());
+        // What it ran in a part of a gap was not lost there.
+        let gaps = vec![[0, 60 * MS]];
+        let stalls = Stalls::of(Some(gaps), &on);
+        assert_eq!(stalls.within(9 * MS, 39 * MS), 2_000_000);
     }
 }

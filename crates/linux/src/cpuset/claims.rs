@@ -6,6 +6,7 @@
 //!
 //! What it does not see: programs that pin themselves, and cpusets that nobody is in.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use super::{Cpusets, OURS, folder_of, read};
@@ -33,8 +34,8 @@ impl Cpusets {
     #[must_use]
     pub fn claims(&self, online: &[usize]) -> Claims {
         let mut found = Claims { root: self.root.clone(), ..Claims::default() };
-        let walk = Walk { online, unified: self.unified };
-        walk.below(&self.root, &mut found);
+        let walk = Walk { online, unified: self.unified, left: Cell::new(MOST) };
+        walk.below(&self.root, DEPTH, &mut found);
         found
     }
 
@@ -71,26 +72,40 @@ impl Claims {
     }
 }
 
+/// So many cpusets are looked at, and so many levels: users may make any number of cgroups, and the clock's
+/// thread must not wait for that. A host has some hundred.
+const MOST: usize = 2000;
+const DEPTH: usize = 16;
+
 struct Walk<'a> {
     online: &'a [usize],
     unified: bool,
+    /// Cpusets that may still be looked at.
+    left: Cell<usize>,
 }
 
 impl Walk<'_> {
     /// Looks at the cpusets below a folder. Returns whether threads are in any of them.
-    fn below(&self, folder: &Path, found: &mut Claims) -> bool {
-        let mut populated = false;
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    fn below(&self, folder: &Path, depth: usize, found: &mut Claims) -> bool {
+        let Some(depth) = depth.checked_sub(1) else { return false };
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let others = entries.filter(|entry| {
             let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(OURS));
-            if !is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                populated |= self.at(&entry.path(), found);
-            }
+            !is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir())
+        });
+        // All of them first: no folder stays open while those below it are looked at.
+        let paths: Vec<_> = others.map(|entry| entry.path()).take(self.left.get()).collect();
+        let mut populated = false;
+        for path in paths {
+            let Some(left) = self.left.get().checked_sub(1) else { break };
+            self.left.set(left);
+            populated |= self.at(&path, depth, found);
         }
         populated
     }
 
     /// Looks at one cpuset, and at those below it. Returns whether threads are in any of them.
-    fn at(&self, path: &Path, found: &mut Claims) -> bool {
+    fn at(&self, path: &Path, depth: usize, found: &mut Claims) -> bool {
         // Without the controller, none below has it either.
         let Ok(text) = read(&path.join("cpuset.cpus")) else { return false };
         if self.unified {
@@ -101,7 +116,7 @@ impl Walk<'_> {
             found.partitions.extend(taken.map(|processor| (processor, path.to_owned())));
         }
         let before = found.listed.len();
-        let below = self.below(path, found);
+        let below = self.below(path, depth, found);
         let tasks = || read(&path.join("tasks")).is_ok_and(|tasks| !tasks.is_empty());
         let populated = self.unified || below || tasks();
         let list = affinity::list(&text).unwrap_or_default();

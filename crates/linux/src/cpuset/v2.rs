@@ -125,7 +125,10 @@ fn isolated(
             plan.extend(controller(home, CPUSET)?);
         }
     }
-    plan.push(file(own, "cpuset.cpus", &affinity::text(isolated)));
+    // Those that are there already go back to their core, should this one not come after all.
+    let undo = if own.exists() { read(&own.join("cpuset.cpus")).ok() } else { None };
+    let (path, write) = (own.join("cpuset.cpus"), affinity::text(isolated));
+    plan.push((Level::Processor, Change::File { path, write, undo }));
     plan.push(moved);
     Ok(plan)
 }

@@ -262,6 +262,9 @@ pub struct ReserveRow {
     pub period_ns: u64,
     /// No other reservation may use its core.
     pub alone: bool,
+    /// It follows what introspection sees of the guest's tasks.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub followed: bool,
     /// How long the reservation has existed.
     pub held_ns: u64,
     /// Processor time of the vCPU since then.

@@ -88,7 +88,7 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
     refused(&["guest", "--budget", "11ms/10ms"], &["budget <= deadline <= period"])?;
     refused(&["guest", "--budget", "500ns/10ms"], &["from 1024 ns on"])?;
     refused(&["guest", "--budget", "5us/50us"], &["periods from"])?;
-    refused(&["guest", "--budget", "1ms/10ms", "--core", "4096"], &["processor 4096"])?;
+    refused(&["guest", "--budget", "1ms/10ms", "--core", "4096"], &["this host has no core 4096"])?;
     refused(&["guest", "--budget", "49900us/50ms"], &["no room for 99.8 %"])?;
     same(&before, &settings(pid)?).context("after refusals")?;
     let dry = host.cli(&["reserve", "apply", "guest", "--budget", "32ms/50ms", "--dry-run"])?;

@@ -66,9 +66,10 @@ pub(crate) fn unplug_ends(ctx: &Context) -> anyhow::Result<String> {
     host.wait_synchronized(10_000)?;
     let _restore = Restore::of(&host);
     let qemu = ctx.qemu_10()?;
+    // Under TCG, QEMU 10 ends itself when more vCPUs have been plugged in all than there may be at once.
     let more = |builder: GuestBuilder| {
         builder.args(
-            ["-name", "guest,debug-threads=on", "-smp", "cpus=1,maxcpus=2"].map(str::to_owned),
+            ["-name", "guest,debug-threads=on", "-smp", "cpus=1,maxcpus=8"].map(str::to_owned),
         )
     };
     let mut guest = Launch::new(ctx, &host, &qemu, Way::Vmclock, "guest").builder(more).start()?;
