@@ -105,7 +105,7 @@ impl Change {
     /// The kernel's, except when the thread or the cgroup is gone.
     pub fn undo(&self) -> io::Result<()> {
         let undone = match self {
-            Self::Folder { path } => std::fs::remove_dir(path),
+            Self::Folder { path } => remove(path),
             Self::File { undo: None, .. } => Ok(()),
             Self::File { path, undo: Some(undo), .. } => std::fs::write(path, undo),
             Self::Unbalanced { path } => balance_again(&balance(path)),
@@ -184,6 +184,26 @@ fn grant(path: &Path, processor: usize, has: bool) -> io::Result<()> {
     }
     // An empty line is an empty list.
     std::fs::write(path, format!("{}\n", affinity::text(&all)))
+}
+
+/// Removes a cgroup. With cgroup v2, threads that began in it go to the one above first: KVM starts one of its own
+/// when a vCPU first runs (`kvm_mmu_post_init_vm`), which is where the vCPU is then.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir(path) {
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+            let born = std::fs::read_to_string(path.join("cgroup.threads")).unwrap_or_default();
+            let above = path.parent().map(|above| above.join("cgroup.threads"));
+            let Some(above) = above.filter(|above| !born.is_empty() && above.exists()) else {
+                return Err(error);
+            };
+            for tid in born.lines() {
+                // One that has ended meanwhile is in nobody's way.
+                let _ = std::fs::write(&above, tid);
+            }
+            std::fs::remove_dir(path)
+        }
+        removed => removed,
+    }
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -30,7 +30,12 @@ fn vcpus(guest: &mut Client) -> anyhow::Result<usize> {
 fn plug(guest: &mut Client) -> anyhow::Result<()> {
     let slots = guest.guest.qmp().run("query-hotpluggable-cpus")?;
     let slots = slots.as_array().context("no slots")?;
-    let free = slots.iter().find(|slot| slot["qom-path"].is_null()).context("no free slot")?;
+    // The lowest free one is vCPU 1.
+    let place = |slot: &&Value| {
+        ["socket-id", "core-id", "thread-id"].map(|name| slot["props"][name].as_u64().unwrap_or(0))
+    };
+    let free = slots.iter().filter(|slot| slot["qom-path"].is_null()).min_by_key(place);
+    let free = free.context("no free slot")?;
     let mut device = free["props"].clone();
     device["driver"] = free["type"].clone();
     device["id"] = json!("more");
