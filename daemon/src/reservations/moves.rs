@@ -1,7 +1,7 @@
 //! Reservations of VMs that come from another host, or have gone to one.
 
 use timevisor_protocols::control::{ErrorBody, ErrorCode};
-use timevisor_reservation::{Guests, Reason, Refusal};
+use timevisor_reservation::{Reason, Refusal};
 
 use super::{Reservations, control};
 use crate::vms::Vms;
@@ -38,7 +38,7 @@ impl Reservations {
     fn leave(&mut self, vm: String, vms: &Vms) {
         // Another VM of that name may have left before.
         self.left.remove(&vm);
-        let process = Guests::process(vms, &vm);
+        let process = process(vms, &vm);
         let requests = self.machine.requests(&vm);
         // Most VMs have no reservation.
         let Ok(problems) = self.machine.release(Some(&vm), None, &mut self.host) else { return };
@@ -52,7 +52,7 @@ impl Reservations {
 
     fn come_back(&mut self, vm: &str, vms: &Vms) {
         let Some((process, requests)) = self.left.remove(vm) else { return };
-        if process != Guests::process(vms, vm) {
+        if process != self::process(vms, vm) {
             return;
         }
         for request in requests {
@@ -66,4 +66,10 @@ impl Reservations {
             }
         }
     }
+}
+
+/// Which process a VM is, also of one that has left: as the reservations' guest it is none then.
+fn process(vms: &Vms, vm: &str) -> Option<(u32, u64)> {
+    let process = vms.process(vm)?;
+    Some((process.pid(), process.started()?))
 }

@@ -20,7 +20,7 @@ const SECONDS: u64 = 6;
 /// Enough.
 const ENOUGH: &str = "45ms/50ms";
 /// Of what the jobs cost on average: enough in the long run, but too little for a job whose release comes just
-/// after a budget. Per cent.
+/// after a budget that others have used. Per cent.
 const LITTLE: u64 = 115;
 /// What the vCPU is left with now and then, behind timevisord's back, and for how long.
 const TAKEN: u64 = 2_000_000;
@@ -57,7 +57,8 @@ pub(crate) fn late(ctx: &Context) -> anyhow::Result<String> {
     let little = cost * 50 / 60 * LITTLE / 100 / 1000;
     let little = format!("{little}us/50ms");
     host.cli(&["reserve", "apply", "web", "--alone", "--budget", &little])?;
-    let run = costs::run_tasks(&mut guest, (turns, SECONDS), false, 0, &tasks)?;
+    // A busy thread beside them uses up what is there before a job is released.
+    let run = costs::run_tasks(&mut guest, (turns, SECONDS), true, 0, &tasks)?;
     let late = run.found[0].misses();
     told.push(format!("{little}: {}", text(&run.found)));
     ensure!(late > 5, "in time in {little}: {told:?}");
