@@ -13,7 +13,6 @@ pub(crate) mod kvm_cycles;
 pub(crate) mod kvm_losses;
 pub(crate) mod kvm_moves;
 pub(crate) mod kvm_traced;
-pub(crate) mod late;
 pub(crate) mod plugin;
 pub(crate) mod reserve;
 pub(crate) mod symbols;
@@ -254,21 +253,6 @@ const TESTS: &[Test] = &[
         ],
         seconds: 120,
         run: reserve::reserve,
-    },
-    Test {
-        name: "introspect-late",
-        about: "late jobs of an introspected guest are counted by their cause: the guest that wants more than it has, and the host that takes a reservation away",
-        tier: Tier::All,
-        needs: &[
-            Root,
-            ExclusiveCpu,
-            Fetched("busybox"),
-            Fetched("kernel:trixie-backports"),
-            Fetched("qemu-10"),
-            Plugin,
-        ],
-        seconds: 120,
-        run: late::late,
     },
     Test {
         name: "introspect-verifier",
