@@ -1,3 +1,13 @@
+//! One daemon on one simulated host, step by step, and thousands of random schedules.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | `threads` | threads that sleep, stand still, end, or have the id of another one |
+//! | `relocation` | reservations that move to another core |
+
+mod relocation;
+mod threads;
+
 use timevisor_reservation::{
     Candidate, Followed, Guarantee, Promise, Question, Reason, Refusal, Request, Reservations,
     Restore as _, release_all,
@@ -350,196 +360,6 @@ fn a_daemon_that_dies_at_any_effect_leaves_nothing_that_the_next_one_cannot_undo
 }
 
 #[test]
-fn a_thread_that_the_kernel_forgot_runs_again() {
-    let mut bench = Bench::new();
-    bench.apply(&request(0, 20)).unwrap();
-    bench.pass(1_005);
-    let tid = bench.host.kernel.vms["web"].vcpus[0];
-    bench.host.kernel.threads.get_mut(&tid).unwrap().frozen = true;
-    // It sleeps, so nothing is wrong.
-    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = false;
-    bench.pass(3_000);
-    assert!(bench.host.kernel.threads[&tid].frozen);
-    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = true;
-    bench.pass(3_000);
-    assert!(!bench.host.kernel.threads[&tid].frozen);
-    assert_eq!(bench.policy(0), deadline(20));
-    let renewed = |text: &&String| text.contains("does not let it run");
-    assert_eq!(bench.host.warnings.iter().filter(renewed).count(), 1, "{:?}", bench.host.warnings);
-    bench.release();
-    bench.unchanged();
-}
-
-#[test]
-fn a_sleeping_vcpu_is_woken_and_has_its_budget_at_once() {
-    for emulated in [false, true] {
-        let mut bench = Bench::with(Vec::new(), emulated);
-        bench.sleeps(0);
-        bench.apply(&request(0, 20)).unwrap();
-        assert_eq!(bench.policy(0), deadline(20));
-        assert_eq!(bench.machine.rows(&bench.host)[0].problem, None);
-        bench.release();
-        bench.unchanged();
-    }
-}
-
-#[test]
-fn a_debugger_that_ends_no_longer_keeps_a_vcpu_from_its_core() {
-    let mut bench = Bench::new();
-    bench.host.can_wake = false;
-    bench.sleeps(0);
-    bench.apply(&request(0, 20)).unwrap();
-    bench.pass(2_000);
-    assert_eq!(bench.policy(0), Policy::Other);
-    bench.host.can_wake = true;
-    bench.pass(1_005);
-    assert_eq!(bench.policy(0), deadline(20));
-}
-
-#[test]
-fn a_reused_thread_id_is_never_touched() {
-    for waits in [false, true] {
-        let mut bench = Bench::new();
-        if waits {
-            bench.host.can_wake = false;
-            bench.sleeps(1);
-        }
-        bench.apply(&request(1, 20)).unwrap();
-        bench.apply(&request(0, 20)).unwrap();
-        let tid = bench.host.kernel.vms["web"].vcpus[1];
-        // Somebody else's thread has the id by now; differences() compares it with what it was.
-        bench.host.kernel.unplug_vcpu("web", true);
-        let stranger = bench.host.kernel.threads[&tid].clone();
-        assert!(bench.apply(&request(1, 30)).is_err(), "no such vCPU");
-        bench.pass(1_005);
-        assert_eq!(bench.machine.held().len(), 1, "waits {waits}");
-        bench.restart();
-        bench.pass(1_005);
-        bench.release();
-        let now = bench.host.kernel.threads[&tid].clone();
-        assert_eq!(
-            (now.policy, &now.group, &now.allowed),
-            (stranger.policy, &stranger.group, &stranger.allowed)
-        );
-        bench.unchanged();
-    }
-    // A daemon that was not there when it happened.
-    let mut bench = Bench::new();
-    bench.apply(&request(1, 20)).unwrap();
-    bench.host.kernel.unplug_vcpu("web", true);
-    let journal = bench.host.kernel.journal.clone();
-    assert_eq!(release_all(&mut bench.host, &journal), [""; 0]);
-    assert_eq!(bench.host.kernel.differences(), [""; 0]);
-    // The same within the process: QEMU's new thread is an ordinary one.
-    let mut bench = Bench::new();
-    bench.apply(&request(0, 20)).unwrap();
-    bench.host.kernel.replace_vcpu_by_its_id("web", 0);
-    bench.pass(1_005);
-    assert!(bench.machine.held().is_empty());
-    bench.unchanged();
-}
-
-#[test]
-fn an_unplugged_vcpu_gets_what_is_configured_when_it_is_plugged_again() {
-    let mut bench = Bench::with(vec![request(1, 20)], false);
-    bench.pass(1_005);
-    assert_eq!(bench.core(1), Some(3));
-    let vm = bench.host.kernel.vms["web"].clone();
-    bench.host.kernel.unplug_vcpu("web", false);
-    bench.pass(2_010);
-    assert!(bench.machine.held().is_empty());
-    bench.unchanged();
-    let plugged = bench.host.kernel.start_thread(Some(vm.pid));
-    bench.host.kernel.vms.get_mut("web").unwrap().vcpus.push(plugged);
-    bench.pass(1_005);
-    assert_eq!((bench.core(1), bench.policy(1)), (Some(3), deadline(20)));
-}
-
-#[test]
-fn a_reservation_moves_without_leaving_its_policy() {
-    for (emulated, asleep) in [(false, false), (false, true), (true, false)] {
-        let mut bench = Bench::with(Vec::new(), emulated);
-        bench.apply(&request(0, 20)).unwrap();
-        let pid = bench.host.kernel.vms["web"].pid;
-        // Born during the reservation.
-        let worker = bench.host.kernel.start_thread(Some(pid));
-        bench.pass(10);
-        if asleep {
-            bench.sleeps(0);
-        }
-        bench.relocate(0, 1).unwrap();
-        let tid = bench.host.kernel.vms["web"].vcpus[0];
-        let thread = &bench.host.kernel.threads[&tid];
-        assert_eq!((thread.policy, thread.group.as_str()), (deadline(20), "timevisor-cpu1"));
-        assert!(!asleep || thread.last_core == 1, "woken before the old core is freed");
-        assert_eq!(bench.machine.rows(&bench.host)[0].problem, None);
-        assert_eq!(bench.core(0), Some(1));
-        assert!(!bench.host.kernel.folders.contains("timevisor-cpu3"), "core 3 is free");
-        for other in [pid, worker] {
-            let allowed = &bench.host.kernel.threads[&other].allowed;
-            assert_eq!(*allowed, [0, 2, 3].into(), "thread {other}");
-        }
-        // In place, there, and moved again.
-        bench.apply(&request(0, 25)).unwrap();
-        assert_eq!((bench.core(0), bench.policy(0)), (Some(1), deadline(25)));
-        bench.restart();
-        bench.relocate(0, 2).unwrap();
-        assert_eq!(bench.policy(0), deadline(25));
-        bench.release();
-        bench.unchanged();
-    }
-}
-
-#[test]
-fn a_move_that_is_refused_changes_nothing() {
-    let mut bench = Bench::new();
-    assert_eq!(bench.relocate(0, 1).unwrap_err().reason, Reason::NotFound);
-    bench.apply(&request(0, 20)).unwrap();
-    bench.apply(&Request { core: Some(2), ..request(1, 40) }).unwrap();
-    bench.pass(10);
-    let before = bench.host.kernel.clone();
-    assert_eq!(bench.relocate(0, 3).unwrap_err().reason, Reason::BadRequest, "it is there");
-    assert_eq!(bench.relocate(0, 2).unwrap_err().reason, Reason::Unavailable, "no room");
-    bench.host.broken_core = Some(1);
-    let refusal = bench.relocate(0, 1).unwrap_err();
-    assert!(refusal.message.contains("that core is broken"), "{refusal}");
-    assert_eq!(bench.host.kernel.threads, before.threads);
-    assert_eq!(bench.host.kernel.folders, before.folders);
-    assert_eq!(bench.host.kernel.journal, before.journal);
-    bench.release();
-    bench.unchanged();
-    let mut bench = Bench::new();
-    bench.apply(&Request { promise: Promise::Fifo, ..request(0, 20) }).unwrap();
-    assert_eq!(bench.relocate(0, 1).unwrap_err().reason, Reason::Unsupported);
-}
-
-#[test]
-fn moves_of_several_reservations_of_one_vm_leave_nothing_behind() {
-    let all: [&[(u32, usize)]; 4] =
-        [&[(0, 2)], &[(1, 1)], &[(0, 2), (1, 1), (0, 3)], &[(1, 2), (0, 1), (1, 3)]];
-    for moves in all {
-        for emulated in [false, true] {
-            for first in [0, 1] {
-                let mut bench = Bench::with(Vec::new(), emulated);
-                bench.apply(&request(0, 15)).unwrap();
-                bench.apply(&request(1, 15)).unwrap();
-                for (vcpu, core) in moves {
-                    bench.pass(60);
-                    bench.relocate(*vcpu, *core).unwrap();
-                    for row in bench.machine.rows(&bench.host) {
-                        assert_eq!(row.problem, None, "{moves:?}");
-                    }
-                }
-                bench.machine.release(Some("web"), Some(first), &mut bench.host).unwrap();
-                assert_eq!(bench.machine.rows(&bench.host)[0].problem, None, "{moves:?}");
-                bench.release();
-                bench.unchanged();
-            }
-        }
-    }
-}
-
-#[test]
 fn the_next_core_is_tried_if_nothing_is_left_of_the_attempt_and_the_core_was_the_cause() {
     let mut bench = Bench::new();
     bench.host.broken_core = Some(3);
@@ -572,46 +392,6 @@ fn the_next_core_is_tried_if_nothing_is_left_of_the_attempt_and_the_core_was_the
     assert_eq!(refusal.message, "CAP_SYS_NICE is missing");
     assert_eq!(bench.host.policies_tried, 1);
     bench.unchanged();
-}
-
-#[test]
-fn a_sleeping_vcpu_that_cannot_be_woken_gets_its_budget_when_it_runs() {
-    let mut bench = Bench::new();
-    bench.host.can_wake = false;
-    bench.sleeps(0);
-    let tid = bench.host.kernel.vms["web"].vcpus[0];
-    bench.apply(&request(0, 20)).unwrap();
-    bench.pass(100);
-    let problem = bench.machine.rows(&bench.host)[0].problem.clone();
-    assert_eq!(problem.as_deref(), Some("waits for the vCPU to run"));
-    assert_eq!(bench.policy(0), Policy::Other);
-    bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = true;
-    bench.pass(10);
-    assert_eq!(bench.policy(0), deadline(20));
-    bench.release();
-    bench.unchanged();
-}
-
-#[test]
-fn a_sleeping_vcpu_gets_the_budget_that_was_asked_for_last() {
-    for emulated in [false, true] {
-        let mut bench = Bench::with(Vec::new(), emulated);
-        bench.host.can_wake = false;
-        bench.sleeps(0);
-        let tid = bench.host.kernel.vms["web"].vcpus[0];
-        bench.apply(&request(0, 20)).unwrap();
-        bench.pass(100);
-        bench.apply(&request(0, 30)).unwrap();
-        bench.pass(100);
-        let problem = bench.machine.rows(&bench.host)[0].problem.clone();
-        assert_eq!(problem.as_deref(), Some("waits for the vCPU to run"));
-        bench.host.kernel.threads.get_mut(&tid).unwrap().runnable = true;
-        bench.pass(10);
-        assert_eq!(bench.policy(0), deadline(30));
-        assert_eq!(bench.host.warnings, [""; 0]);
-        bench.release();
-        bench.unchanged();
-    }
 }
 
 #[test]
