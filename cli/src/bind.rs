@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration as StdDuration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use timevisor::{
@@ -13,6 +13,8 @@ use timevisor::{
 };
 
 use crate::bound::sides_ns;
+use crate::exit::Found;
+use crate::spans::span;
 
 #[derive(Args)]
 pub struct ListOptions {
@@ -74,11 +76,12 @@ enum EpochName {
     Local,
 }
 
-pub fn list(directory: &Path, options: &ListOptions) -> Result<()> {
+pub fn list(directory: &Path, options: &ListOptions) -> Result<Found> {
     let rows = connect(directory)?.timelines().map_err(explained)?;
+    let found = Found::when(rows.iter().all(is_met));
     if options.json {
         println!("{}", serde_json::to_string(&rows)?);
-        return Ok(());
+        return Ok(found);
     }
     println!(
         "{:<32} {:<6} {:>7} {:>24} {:>24}",
@@ -87,10 +90,19 @@ pub fn list(directory: &Path, options: &ListOptions) -> Result<()> {
     for row in &rows {
         println!("{}", line(row));
     }
-    Ok(())
+    Ok(found)
 }
 
-pub fn bind(directory: &Path, options: &BindOptionsOfShell) -> Result<()> {
+/// Whether a timeline has what its bindings need.
+fn is_met(row: &TimelineRow) -> bool {
+    let within = |side: Option<u64>, most: u64| side.is_some_and(|side| side <= most);
+    row.required.as_ref().is_none_or(|required| {
+        within(row.achieved.below_ns, required.below_ns)
+            && within(row.achieved.above_ns, required.above_ns)
+    })
+}
+
+pub fn bind(directory: &Path, options: &BindOptionsOfShell) -> Result<Found> {
     let (_client, binding) = bound(directory, &options.need)?;
     readings(binding.name(), || Ok(binding.now()?), options.json, options.every)
 }
@@ -101,7 +113,7 @@ pub fn readings(
     read: impl Fn() -> Result<Reading>,
     json: bool,
     every: Option<f64>,
-) -> Result<()> {
+) -> Result<Found> {
     loop {
         let reading = read()?;
         if json {
@@ -113,7 +125,7 @@ pub fn readings(
             Some(seconds) if seconds > 0.0 => {
                 std::thread::sleep(StdDuration::try_from_secs_f64(seconds)?);
             }
-            _ => return Ok(()),
+            _ => return Ok(Found::when(reading.is_known() && reading.met())),
         }
     }
 }
@@ -235,35 +247,4 @@ fn until(event: &Event) -> String {
 
 fn nanos(ns: u64) -> String {
     timevisor_time::Duration::from_nanos(i64::try_from(ns).unwrap_or(i64::MAX)).to_string()
-}
-
-/// `100us`, `1ms`, `250ns`, `2s`.
-pub fn span(text: &str) -> Result<StdDuration> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic() || c == 'µ').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let scale: u64 = match unit {
-        "ns" => 1,
-        "us" | "µs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        _ => bail!("{text:?} has no unit; write 250ns, 100us, 1ms or 2s"),
-    };
-    let number: u64 =
-        number.trim().parse().with_context(|| format!("{text:?}: not a whole number"))?;
-    let ns = number.checked_mul(scale).context("too long")?;
-    Ok(StdDuration::from_nanos(ns))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_need_a_unit() {
-        assert_eq!(span("100us").unwrap(), StdDuration::from_micros(100));
-        assert_eq!(span("2s").unwrap(), StdDuration::from_secs(2));
-        for bad in ["100", "", "us", "-1ms", "1.5ms", "1h", "99999999999999999999ns"] {
-            assert!(span(bad).is_err(), "{bad}");
-        }
-    }
 }

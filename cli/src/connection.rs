@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use timevisor_protocols::control::{ClientCodec, ErrorBody, Request, Response};
 
+use crate::exit::NobodyThere;
+
 /// The daemon answers in well under a millisecond; one that does not answer in this is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -56,15 +58,26 @@ fn explain(path: &Path, error: std::io::Error) -> anyhow::Error {
     let path = path.display();
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            anyhow!(
-                "timevisord is not running (nobody listens at {path}); start it with `systemctl start timevisord`"
-            )
+            let here = if is_guest() {
+                "; in a guest, ask on its host: here `timevisor now` reads the host's clock"
+            } else {
+                ""
+            };
+            anyhow!(NobodyThere(format!(
+                "timevisord is not running (nobody listens at {path}); start it with `systemctl start timevisord`{here}"
+            )))
         }
         ErrorKind::PermissionDenied => {
             anyhow!("{path} is root's; run this as root (`timevisor now` needs no root)")
         }
         _ => anyhow::Error::new(error).context(format!("cannot connect to {path}")),
     }
+}
+
+/// Whether a host serves this machine as its guest. A host of VMs may be somebody's guest, too.
+pub fn is_guest() -> bool {
+    Path::new("/dev/vmclock0").exists()
+        || matches!(timevisor_linux::pci::ivshmem_page(), Ok(Some(_)))
 }
 
 /// The answer is not of the kind that was asked for.

@@ -13,6 +13,7 @@ use timevisor_protocols::control::{Request, Response};
 
 use crate::bind::{connect, explained, readings};
 use crate::connection::ask;
+use crate::exit::Found;
 
 #[derive(Args)]
 pub struct Options {
@@ -43,12 +44,12 @@ pub struct Options {
 }
 
 /// The timeline `elapsed`, which needs no requirement; or an age that is kept in a file.
-pub fn run(directory: &Path, options: &Options) -> Result<()> {
+pub fn run(directory: &Path, options: &Options) -> Result<Found> {
     if options.source {
-        return print_source(directory, options.json);
+        return print_source(directory, options.json).map(|()| Found::Good);
     }
     if options.thread {
-        return print_thread(directory, options);
+        return print_thread(directory, options).map(|()| Found::Good);
     }
     let client = connect(directory)?;
     let Some(file) = &options.since else {

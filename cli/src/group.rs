@@ -12,7 +12,8 @@ use timevisor::group::{
     Accept, BusAddress, Group, JoinOptions, Message, Order, Outcome, Proposed, Reported, Secret,
 };
 
-use crate::bind::{connect, span};
+use crate::bind::connect;
+use crate::spans::span;
 
 /// As whom, and which group.
 #[derive(Args)]

@@ -25,6 +25,7 @@ use timevisor_protocols::control::{
 
 use crate::connection::{ask, unexpected};
 use crate::reserve::overheads;
+use crate::spans::span;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -201,16 +202,14 @@ pub fn run(directory: &Path, command: &Command) -> Result<()> {
     Ok(())
 }
 
-fn span(text: &str) -> Result<Duration> {
-    Ok(humantime_serde::re::humantime::parse_duration(text)?)
-}
-
 fn task(text: &str) -> Result<IntrospectTask> {
     let usage = "NAME=COST/PERIOD or NAME@PRIORITY=COST/PERIOD, for example control@60=5ms/20ms";
     let (who, needs) = text.split_once('=').context(usage)?;
     let (name, priority) = who.split_once('@').map_or((who, None), |(name, p)| (name, Some(p)));
     let (cost, period) = needs.split_once('/').context(usage)?;
-    let ns = |text: &str| -> Result<u64> { Ok(u64::try_from(span(text)?.as_nanos())?) };
+    let ns = |text: &str| -> Result<u64> {
+        Ok(u64::try_from(span(text).map_err(anyhow::Error::msg)?.as_nanos())?)
+    };
     let (cost_ns, period_ns) = (ns(cost)?, ns(period)?);
     ensure!(
         !name.is_empty() && name.len() <= COMM,

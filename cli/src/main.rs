@@ -21,9 +21,13 @@
 //! | `replay.rs` | `timevisor replay`: recorded exchanges, scored; without the daemon |
 //! | `simulate.rs` | `timevisor simulate`: scenario files through simulated worlds |
 //! | `plot.rs` | lines as SVG |
+//! | `again.rs` | what is shown again and again |
+//! | `exit.rs` | exit statuses |
+//! | `spans.rs` | spans of time and amounts of memory, as people write them |
 //! | `connection.rs` | the control socket |
 #![forbid(unsafe_code)]
 
+mod again;
 mod bind;
 mod bound;
 mod clients;
@@ -32,6 +36,7 @@ mod connection;
 mod convert;
 mod cpu_time;
 mod elapsed;
+mod exit;
 mod group;
 mod introspect;
 mod now;
@@ -42,6 +47,7 @@ mod replay;
 mod reserve;
 mod simulate;
 mod sources;
+mod spans;
 mod status;
 mod tracking;
 mod vm;
@@ -52,9 +58,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::exit::Found;
+
+const EXIT_STATUSES: &str = "Exit status: 0 done, and what is shown is vouched for; 1 failed, or not vouched for, or a \
+requirement is not met; 2 wrong usage; 3 nobody is there to ask (timevisord does not run, no clock page)";
+
 /// Trustworthy time for this host and its virtual machines.
 #[derive(Parser)]
-#[command(name = "timevisor", version)]
+#[command(name = "timevisor", version, after_help = EXIT_STATUSES)]
 struct Arguments {
     /// The daemon's run directory
     #[arg(long, global = true, value_name = "DIR", default_value = "/run/timevisor")]
@@ -118,43 +129,45 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Who reads from us may have seen enough: `timevisor now --every 1 | head -3`.
+    timevisor_linux::signals::end_on_closed_pipe();
+    exit::say_when_nothing_can_be_printed();
     let arguments = Arguments::parse();
     let directory = &arguments.run_directory;
-    let done = match &arguments.command {
+    let found = match &arguments.command {
         Command::Simulate(options) => return exit(simulate::run(options)),
         Command::Cluster(command) => return exit(cluster::run(directory, command)),
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),
         Command::Vm(command) => return exit(vm::run(directory, command)),
         Command::Now(options) => now::run(directory, options),
-        Command::WaitSync(options) => wait_sync::run(directory, options),
+        Command::WaitSync(options) => done(wait_sync::run(directory, options)),
         Command::Status(options) => status::run(directory, options),
         Command::Sources(options) => sources::run(directory, options),
         Command::Tracking(options) => tracking::run(directory, options),
-        Command::Clients(options) => clients::run(directory, options),
-        Command::Reload => sources::reload(directory),
-        Command::Oscillator(options) => oscillator::run(directory, options),
+        Command::Clients(options) => done(clients::run(directory, options)),
+        Command::Reload => done(sources::reload(directory)),
+        Command::Oscillator(options) => done(oscillator::run(directory, options)),
         Command::Timelines(options) => bind::list(directory, options),
         Command::Bind(options) => bind::bind(directory, options),
         Command::Elapsed(options) => elapsed::run(directory, options),
-        Command::CpuTime(options) => cpu_time::run(directory, options),
-        Command::Watch(options) => bind::watch(directory, options),
-        Command::Record(options) => record::run(directory, options),
-        Command::Convert(options) => convert::run(options),
-        Command::Replay(options) => replay::run(options),
-        Command::Group(command) => group::run(directory, command),
-        Command::Introspect(command) => introspect::run(directory, command),
+        Command::CpuTime(options) => done(cpu_time::run(directory, options)),
+        Command::Watch(options) => done(bind::watch(directory, options)),
+        Command::Record(options) => done(record::run(directory, options)),
+        Command::Convert(options) => done(convert::run(options)),
+        Command::Replay(options) => done(replay::run(options)),
+        Command::Group(command) => done(group::run(directory, command)),
+        Command::Introspect(command) => done(introspect::run(directory, command)),
     };
-    exit(done.map(|()| ExitCode::SUCCESS))
+    exit(found.map(Into::into))
+}
+
+/// Of a command that shows nothing to vouch for.
+fn done(done: anyhow::Result<()>) -> anyhow::Result<Found> {
+    done.map(|()| Found::Good)
 }
 
 fn exit(done: anyhow::Result<ExitCode>) -> ExitCode {
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("timevisor: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    done.unwrap_or_else(|error| exit::failed(&error))
 }
 
 #[cfg(test)]

@@ -3,22 +3,23 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::time::Duration as StdDuration;
+use std::time::{Duration as StdDuration, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use humantime_serde::re::humantime::format_duration;
+use humantime_serde::re::humantime::{format_duration, format_rfc3339_nanos};
 use serde::Serialize;
 use timevisor_clock_page::reader::{check, counter_of};
-use timevisor_clock_page::{Counter, Page, Reader, Reading};
+use timevisor_clock_page::{ClockStatus, Counter, Page, Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
 use timevisor_linux::{page_file, pci};
 use timevisor_time::Duration;
 
-use crate::bind::span;
 use crate::bound::sides;
+use crate::exit::{Found, NobodyThere};
+use crate::spans::span;
 
 #[derive(Args)]
 pub struct Options {
@@ -34,6 +35,54 @@ pub struct Options {
     /// Say until when the bound stays within this if nobody renews it, for example 1ms
     #[arg(long, value_name = "SPAN", value_parser = span)]
     within: Option<StdDuration>,
+    /// In UTC (POSIX seconds) where the page counts TAI
+    #[arg(long)]
+    utc: bool,
+    /// In UTC as dates: 2026-11-30T17:00:00.123456789Z
+    #[arg(long, conflicts_with = "json")]
+    iso: bool,
+}
+
+/// How far the times that are shown are behind those of the page, and how they are shown.
+#[derive(Clone, Copy)]
+struct Shown {
+    behind: Duration,
+    timescale: &'static str,
+    as_dates: bool,
+}
+
+impl Shown {
+    fn of(reading: &Reading, options: &Options) -> Result<Self> {
+        let timescale = reading.timescale().name();
+        let as_is = Self { behind: Duration::ZERO, timescale, as_dates: options.iso };
+        if !options.utc && !options.iso || !reading.has_estimate() || timescale == "utc" {
+            return Ok(as_is);
+        }
+        if timescale != "tai" {
+            bail!("the page counts {timescale}, not UTC or TAI; leave --utc and --iso out");
+        }
+        let Some(offset) = reading.tai_offset() else {
+            bail!("TAI - UTC is not known here; `timevisor status` on the host says why");
+        };
+        Ok(Self { behind: Duration::from_secs(i64::from(offset)), timescale: "utc", ..as_is })
+    }
+
+    /// Of nanoseconds that are as far behind already.
+    fn text(self, ns: i64) -> String {
+        let date = u64::try_from(ns).ok().filter(|_| self.as_dates);
+        match date {
+            Some(ns) => {
+                let date = SystemTime::UNIX_EPOCH + StdDuration::from_nanos(ns);
+                format_rfc3339_nanos(date).to_string()
+            }
+            None => format!(
+                "{}.{:09} {}",
+                ns.div_euclid(1_000_000_000),
+                ns.rem_euclid(1_000_000_000),
+                self.timescale
+            ),
+        }
+    }
 }
 
 /// design.md, "Results are machine-readable".
@@ -76,16 +125,17 @@ const LAST_LOOK: u64 = 1 << 62;
 /// Where a guest, then a host or container, finds its page.
 const DEVICE: &str = "/dev/vmclock0";
 
-pub fn run(directory: &Path, options: &Options) -> Result<()> {
+pub fn run(directory: &Path, options: &Options) -> Result<Found> {
     let reader = reader(directory, options.page.as_deref())?;
     loop {
         let reading = reader.read()?;
         let within = options.within.filter(|_| reading.has_estimate());
         let horizon = within.map(|within| horizon(&reader, &reading, within)).transpose()?;
+        let shown = Shown::of(&reading, options)?;
         if options.json {
-            println!("{}", serde_json::to_string(&json(&reading, horizon))?);
+            println!("{}", serde_json::to_string(&json(&reading, shown, horizon))?);
         } else {
-            print!("{}", text(&reading));
+            print!("{}", text(&reading, shown));
             if let Some((within, horizon)) = options.within.zip(horizon) {
                 print!("{}", horizon_text(&reading, within, horizon));
             }
@@ -94,9 +144,19 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
             Some(seconds) if seconds > 0.0 => {
                 std::thread::sleep(StdDuration::try_from_secs_f64(seconds)?);
             }
-            _ => return Ok(()),
+            _ => {
+                let is_over =
+                    options.within.is_some() && horizon.is_none_or(|h| h == Horizon::Over);
+                return Ok(Found::when(is_vouched(&reading) && !is_over));
+            }
         }
     }
+}
+
+/// Whether the page's writer vouches for the bounds.
+fn is_vouched(reading: &Reading) -> bool {
+    let status = reading.status();
+    reading.has_estimate() && matches!(status, ClockStatus::Synchronized | ClockStatus::FreeRunning)
 }
 
 /// A reader of the given page, or of the first that there is.
@@ -129,7 +189,7 @@ fn open(directory: &Path, page: Option<&Path>) -> Result<ReadPage> {
                     host.display()
                 )
             };
-            return pci::ivshmem_page()?.with_context(none);
+            return pci::ivshmem_page()?.ok_or_else(|| anyhow!(NobodyThere(none())));
         }
     };
     ReadPage::new(mapping).context("the page cannot be used")
@@ -183,16 +243,16 @@ fn horizon_text(reading: &Reading, within: StdDuration, horizon: Horizon) -> Str
     )
 }
 
-fn json(reading: &Reading, horizon: Option<Horizon>) -> Json {
+fn json(reading: &Reading, shown: Shown, horizon: Option<Horizon>) -> Json {
     let known = reading.has_estimate();
     let error = reading.estimated_error();
-    let timescale = reading.timescale().name();
+    let Shown { behind, timescale, .. } = shown;
     Json {
         timeline: timescale,
         timescale,
-        earliest_ns: known.then(|| reading.earliest.floor_nanos()),
-        estimate_ns: known.then(|| reading.estimate.floor_nanos()),
-        latest_ns: known.then(|| reading.latest.ceil_nanos()),
+        earliest_ns: known.then(|| (reading.earliest - behind).floor_nanos()),
+        estimate_ns: known.then(|| (reading.estimate - behind).floor_nanos()),
+        latest_ns: known.then(|| (reading.latest - behind).ceil_nanos()),
         below_ns: known.then(|| (reading.estimate - reading.earliest).ceil_nanos()),
         above_ns: known.then(|| (reading.latest - reading.estimate).ceil_nanos()),
         status: reading.status().name(),
@@ -200,39 +260,36 @@ fn json(reading: &Reading, horizon: Option<Horizon>) -> Json {
         disruption: reading.disruption,
         counter: reading.counter,
         within_until_ns: match horizon {
-            Some(Horizon::For(span)) => Some((reading.estimate + span).floor_nanos()),
+            Some(Horizon::For(span)) => Some((reading.estimate - behind + span).floor_nanos()),
             _ => None,
         },
     }
 }
 
-fn text(reading: &Reading) -> String {
+fn text(reading: &Reading, shown: Shown) -> String {
     let status = reading.status().name();
     if !reading.has_estimate() {
         return format!("status    {status}: the time is not known; `timevisor status` says why\n");
     }
-    let seconds =
-        |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-    let scale = reading.timescale().name();
+    let behind = shown.behind;
     let mut out = format!(
-        "earliest  {} {scale}\nestimate  {} {scale}\nlatest    {} {scale}\nbound     {}\nstatus    {status}\n",
-        seconds(reading.earliest.floor_nanos()),
-        seconds(reading.estimate.floor_nanos()),
-        seconds(reading.latest.ceil_nanos()),
+        "earliest  {}\nestimate  {}\nlatest    {}\nbound     {}\nstatus    {status}\n",
+        shown.text((reading.earliest - behind).floor_nanos()),
+        shown.text((reading.estimate - behind).floor_nanos()),
+        shown.text((reading.latest - behind).ceil_nanos()),
         sides(reading.estimate - reading.earliest, reading.latest - reading.estimate),
     );
-    if let (Some(offset), "tai") = (reading.tai_offset(), scale) {
-        let utc = reading.estimate - Duration::from_secs(i64::from(offset));
-        out += &format!("utc       {} (TAI - {offset} s)\n", seconds(utc.floor_nanos()));
+    if let (Some(offset), "tai") = (reading.tai_offset(), shown.timescale) {
+        let utc = (reading.estimate - Duration::from_secs(i64::from(offset))).floor_nanos();
+        let (seconds, rest) = (utc.div_euclid(1_000_000_000), utc.rem_euclid(1_000_000_000));
+        out += &format!("utc       {seconds}.{rest:09} (TAI - {offset} s)\n");
     }
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use timevisor_clock_page::{
-        ClockStatus, CounterId, Identity, Line, Lines, PageWriter, Slew, Update,
-    };
+    use timevisor_clock_page::{CounterId, Identity, Line, Lines, PageWriter, Slew, Update};
     use timevisor_linux::page::WritePage;
     use timevisor_linux::page_file::PageSize;
     use timevisor_time::{Instant, Period, RateError, TimescaleId};
@@ -289,8 +346,27 @@ mod tests {
         assert_eq!(of(StdDuration::from_micros(99)), Horizon::Over);
         let said = horizon_text(&reading, StdDuration::from_millis(1), Horizon::For(span));
         assert_eq!(said, "horizon   within 1ms until 08:00:22 UTC, for 59s\n");
-        let json = json(&reading, Some(Horizon::For(span)));
+        let as_is = Shown { behind: Duration::ZERO, timescale: "tai", as_dates: false };
+        let json = json(&reading, as_is, Some(Horizon::For(span)));
         let seconds = json.within_until_ns.unwrap() as f64 * 1e-9 - 1_800_000_000.0;
         assert!((59.99..60.01).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn times_are_shown_in_utc_and_as_dates() {
+        let folder = tempfile::tempdir().unwrap();
+        let counter = HostCounter::for_reader(CounterId::MonotonicRaw).unwrap();
+        let base = page(folder.path(), &counter);
+        let reading = reader(folder.path(), None).unwrap().convert(base).unwrap();
+        let mut options =
+            Options { json: false, page: None, every: None, within: None, utc: true, iso: false };
+        let utc = text(&reading, Shown::of(&reading, &options).unwrap());
+        assert!(utc.starts_with("earliest  1799999962.999900000 utc\n"), "{utc}");
+        assert!(!utc.contains("TAI"), "{utc}");
+        let said = json(&reading, Shown::of(&reading, &options).unwrap(), None);
+        assert_eq!((said.timescale, said.latest_ns), ("utc", Some(1_799_999_963_000_100_000)));
+        options.iso = true;
+        let iso = text(&reading, Shown::of(&reading, &options).unwrap());
+        assert!(iso.contains("estimate  2027-01-15T07:59:23.000000000Z\n"), "{iso}");
     }
 }

@@ -13,6 +13,8 @@ use timevisor_simulation::trace::{
 };
 use timevisor_time::Duration;
 
+use crate::spans::span;
+
 #[derive(Args)]
 pub struct Options {
     /// The exchanges, NAME.csv or NAME.csv.gz
@@ -27,7 +29,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
     /// Convergence that does not count: seconds, or a number with s, m, h or d
-    #[arg(long, value_name = "TIME", default_value = "2h", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = "2h", value_parser = seconds)]
     skip: Duration,
     /// Write every reading here: counter, estimate, bounds and truth
     #[arg(long, value_name = "FILE")]
@@ -78,20 +80,12 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// `7200`, `7200s`, `120m`, `2h`, `1d`.
-fn span(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let seconds = match &text[digits.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        unit => return Err(format!("the unit `{unit}` is unknown; use s, m, h or d")),
-    };
-    let count: u32 = digits.parse().map_err(|_| {
-        format!("`{digits}` is not a whole number; write for example 7200, 30m or 2h")
-    })?;
-    Ok(Duration::from_secs(i64::from(count) * seconds))
+/// A span; a number without a unit is seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+    let std = if is_number { span(&format!("{text}s")) } else { span(text) }?;
+    let ns = i64::try_from(std.as_nanos()).map_err(|_| format!("{text:?} is too long"))?;
+    Ok(Duration::from_nanos(ns))
 }
 
 fn json<'a>(
@@ -180,14 +174,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_have_units_and_errors_say_which() {
-        assert_eq!(span("7200"), Ok(Duration::from_secs(7200)));
-        assert_eq!(span("2h"), Ok(Duration::from_secs(7200)));
-        assert_eq!(span("90m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(span("0"), Ok(Duration::ZERO));
-        assert_eq!(span("2w").unwrap_err(), "the unit `w` is unknown; use s, m, h or d");
-        assert!(span("-1s").unwrap_err().contains("`-1` is not a whole number"));
-        assert!(span("h").unwrap_err().contains("`` is not a whole number"));
+    fn a_number_alone_is_seconds() {
+        assert_eq!(seconds("7200"), Ok(Duration::from_secs(7200)));
+        assert_eq!(seconds("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!(seconds("1.5 h"), Ok(Duration::from_secs(5400)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        assert!(seconds("2w").unwrap_err().contains("unknown"));
+        assert!(seconds("-1").is_err() && seconds("h").is_err());
     }
 
     #[test]

@@ -8,8 +8,10 @@ use clap::Args;
 use timevisor_protocols::control::{NtsSummary, Reference, Request, Response, Status, ThreadAges};
 use timevisor_time::Duration;
 
+use crate::again::Again;
 use crate::bound::sides;
 use crate::connection::{ask, unexpected};
+use crate::exit::Found;
 use crate::sources::{polls, shared};
 
 #[derive(Args)]
@@ -17,17 +19,21 @@ pub struct Options {
     /// One JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    again: Again,
 }
 
-pub fn run(directory: &Path, options: &Options) -> Result<()> {
-    let response = ask(directory, &Request::Status)?;
-    let Response::Status(status) = &response else { return Err(unexpected(&response)) };
-    if options.json {
-        println!("{}", serde_json::to_string(status)?);
-    } else {
-        print!("{}", text(status));
-    }
-    Ok(())
+pub fn run(directory: &Path, options: &Options) -> Result<Found> {
+    options.again.show(options.json, || {
+        let response = ask(directory, &Request::Status)?;
+        let Response::Status(status) = &response else { return Err(unexpected(&response)) };
+        let shown = if options.json {
+            format!("{}\n", serde_json::to_string(status)?)
+        } else {
+            text(status)
+        };
+        Ok((shown, Found::of_clock(status.clock.status)))
+    })
 }
 
 fn text(status: &Status) -> String {

@@ -9,6 +9,7 @@ use timevisor_time::Duration;
 
 use crate::bound::sides;
 use crate::connection::{ask, unexpected};
+use crate::exit::Found;
 
 #[derive(Args)]
 pub struct Options {
@@ -17,7 +18,7 @@ pub struct Options {
     json: bool,
 }
 
-pub fn run(directory: &Path, options: &Options) -> Result<()> {
+pub fn run(directory: &Path, options: &Options) -> Result<Found> {
     let response = ask(directory, &Request::Tracking)?;
     let Response::Tracking(tracking) = &response else { return Err(unexpected(&response)) };
     if options.json {
@@ -25,7 +26,7 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
     } else {
         print!("{}", text(tracking));
     }
-    Ok(())
+    Ok(Found::of_clock(tracking.status))
 }
 
 fn text(t: &Tracking) -> String {

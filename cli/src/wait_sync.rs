@@ -6,12 +6,13 @@ use std::time::{Duration as StdDuration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use humantime_serde::re::humantime::{format_duration, parse_duration};
+use humantime_serde::re::humantime::format_duration;
 use timevisor_clock_page::{ClockStatus, Reading};
 use timevisor_time::Duration;
 
 use crate::bound::sides;
 use crate::now::reader;
+use crate::spans::span;
 
 /// How often the page is read.
 const LOOK: StdDuration = StdDuration::from_millis(50);
@@ -21,10 +22,10 @@ const SAY: StdDuration = StdDuration::from_secs(5);
 #[derive(Args)]
 pub struct Options {
     /// The widest bound that is good enough, on either side of the estimate; without it, any
-    #[arg(long, value_name = "SPAN", value_parser = parse_duration)]
+    #[arg(long, value_name = "SPAN", value_parser = span)]
     within: Option<StdDuration>,
     /// Give up after this long, with exit status 1; without it, wait for ever
-    #[arg(long, value_name = "SPAN", value_parser = parse_duration)]
+    #[arg(long, value_name = "SPAN", value_parser = span)]
     timeout: Option<StdDuration>,
     /// Read this page instead of the host's, /dev/vmclock0 or an ivshmem device's
     #[arg(long, value_name = "FILE")]

@@ -272,7 +272,9 @@ impl Host {
     /// When it fails; the message is the CLI's.
     pub fn cli(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let out = self.cli_output(arguments)?;
-        if !out.status.success() {
+        // Exit status 1 and no error: what it shows is not vouched for.
+        let is_shown = out.status.code() == Some(1) && out.stderr.is_empty();
+        if !out.status.success() && !is_shown {
             bail!(
                 "timevisor {}: {}",
                 arguments.join(" "),
@@ -299,8 +301,17 @@ impl Host {
     pub fn json(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut arguments = arguments.to_vec();
         arguments.push("--json");
-        let text = self.cli(&arguments)?;
-        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+        let out = self.cli_output(&arguments)?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        // Exit status 1 with an object says that what it shows is not vouched for.
+        match serde_json::from_str(&text) {
+            Ok(value) if matches!(out.status.code(), Some(0 | 1)) => Ok(value),
+            _ => bail!(
+                "timevisor {}: {text}{}",
+                arguments.join(" "),
+                String::from_utf8_lossy(&out.stderr).trim()
+            ),
+        }
     }
 
     /// A VM's row in `vm list`.

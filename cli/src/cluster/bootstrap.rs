@@ -33,8 +33,8 @@ use timevisor_time::{Duration, Instant as Time, Interval, RateError, Tai, Utc};
 
 use super::key::sealer;
 use super::random;
-use crate::bind::span;
 use crate::bound::sides;
+use crate::spans::span;
 
 /// How long anybody is asked.
 const PATIENCE: StdDuration = StdDuration::from_secs(10);

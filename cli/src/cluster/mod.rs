@@ -42,7 +42,7 @@ pub enum Command {
 
 pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
     let done = match command {
-        Command::Status(options) => status::status(directory, options),
+        Command::Status(options) => return status::status(directory, options).map(Into::into),
         Command::Watch(options) => status::watch(directory, options),
         Command::Nodes(options) => walk::nodes(directory, options),
         Command::Tree(options) => walk::tree(directory, options),

@@ -11,6 +11,7 @@ use timevisor_time::Duration;
 
 use crate::bound::sides_ns;
 use crate::connection::{ask, unexpected};
+use crate::exit::Found;
 use crate::plot::{Line, svg};
 
 #[derive(Args)]
@@ -41,14 +42,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "give seconds, from 0.01 to 31536000".to_owned())
 }
 
-pub fn status(directory: &Path, options: &Options) -> Result<()> {
+pub fn status(directory: &Path, options: &Options) -> Result<Found> {
     let clusters = clusters(directory)?;
     if options.json {
         println!("{}", serde_json::to_string(&clusters)?);
     } else {
         print!("{}", text(&clusters));
     }
-    Ok(())
+    Ok(Found::when(clusters.clusters.iter().all(|clock| clock.below_ns.is_some())))
 }
 
 /// What the daemon knows; an error where it has no cluster.

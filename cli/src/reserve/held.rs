@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use timevisor_linux::crash_file::CrashFile;
 use timevisor_linux::scheduling::{self, Change};
@@ -19,6 +19,7 @@ use timevisor_schedule::synthesis::Sharing;
 
 use super::{ns, plan, span};
 use crate::connection::{Refused, ask, unexpected};
+use crate::exit::Found;
 
 /// An idle Linux guest's vCPU runs now and then.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -128,7 +129,8 @@ struct Budget {
 fn budget(text: &str) -> Result<Budget> {
     let (budget, period) =
         text.split_once('/').context("a budget and a period, for example 28ms/50ms")?;
-    Ok(Budget { budget: ns(span(budget)?), period: ns(span(period)?) })
+    let [budget, period] = [span(budget), span(period)].map(|span| span.map_err(Error::msg));
+    Ok(Budget { budget: ns(budget?), period: ns(period?) })
 }
 
 pub fn apply(directory: &Path, options: &Apply) -> Result<()> {
@@ -237,21 +239,24 @@ fn recommended(path: &Path, options: &Apply) -> Result<Budget> {
     Ok(Budget { budget: found.recommended.budget(), period: found.recommended.period() })
 }
 
-pub fn list(directory: &Path, options: &List) -> Result<()> {
+pub fn list(directory: &Path, options: &List) -> Result<Found> {
     let answer = reserve(directory, &Request::ReserveList)?;
     if options.json {
         println!("{}", serde_json::to_string(&answer.reservations)?);
     } else {
         print(&answer);
     }
-    Ok(())
+    let is_well = |row: &ReserveRow| row.problem.is_none();
+    Ok(Found::when(answer.problems.is_empty() && answer.reservations.iter().all(is_well)))
 }
 
-pub fn audit(directory: &Path, options: &List) -> Result<()> {
+pub fn audit(directory: &Path, options: &List) -> Result<Found> {
     let answer = reserve(directory, &Request::ReserveList)?;
+    let is_kept = |row: &ReserveRow| row.audit.is_none_or(|audit| audit.broken == 0);
+    let found = Found::when(answer.reservations.iter().all(is_kept));
     if options.json {
         println!("{}", serde_json::to_string(&answer.reservations)?);
-        return Ok(());
+        return Ok(found);
     }
     println!(
         "{:<16} {:>4} {:>10} {:>10} {:>8} {:>8}  missing at most",
@@ -270,7 +275,7 @@ pub fn audit(directory: &Path, options: &List) -> Result<()> {
             audit.most_missing_ns as f64 / 1e6
         );
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Exit status 1 where something could not be brought back.

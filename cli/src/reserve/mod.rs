@@ -48,6 +48,8 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use timevisor_schedule::synthesis::Sharing;
 
+use crate::spans::span;
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Compute the least budget in which the tasks of a file meet their deadlines; changes nothing
@@ -121,11 +123,11 @@ pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
         Command::Measure(options) => measure::run(options)?,
         Command::Apply(options) => held::apply(directory, options)?,
         Command::Move(options) => held::relocate(directory, options)?,
-        Command::List(options) => held::list(directory, options)?,
+        Command::List(options) => return held::list(directory, options).map(Into::into),
         Command::Export(options) => travel::export(directory, options)?,
         Command::Top(options) => top::run(directory, options)?,
         Command::Missed(options) => missed::run(directory, options)?,
-        Command::Audit(options) => held::audit(directory, options)?,
+        Command::Audit(options) => return held::audit(directory, options).map(Into::into),
         Command::Release(options) => return held::release(directory, options),
     }
     Ok(ExitCode::SUCCESS)
@@ -188,8 +190,4 @@ const SWITCH: Duration = Duration::from_micros(50);
 
 fn ns(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn span(text: &str) -> Result<Duration> {
-    Ok(humantime_serde::re::humantime::parse_duration(text)?)
 }

@@ -24,6 +24,7 @@ pub use self::polling::polls;
 pub use self::table::shared;
 
 use crate::connection::{ask, unexpected};
+use crate::exit::Found;
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -84,7 +85,7 @@ impl From<&Names> for SourceNames {
     }
 }
 
-pub fn run(directory: &Path, options: &Options) -> Result<()> {
+pub fn run(directory: &Path, options: &Options) -> Result<Found> {
     let request = match &options.action {
         None => return show(directory, options),
         Some(Action::Add(add)) => Request::SourceAdd(SourceAdd { reference: add.table()? }),
@@ -95,7 +96,7 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
         Some(Action::Offline(names)) => Request::SourceOffline(names.into()),
         Some(Action::Online(names)) => Request::SourceOnline(names.into()),
     };
-    change(directory, &request)
+    change(directory, &request).map(|()| Found::Good)
 }
 
 /// Reads the configuration again.
@@ -117,7 +118,7 @@ fn change(directory: &Path, request: &Request) -> Result<()> {
     Ok(())
 }
 
-fn show(directory: &Path, options: &Options) -> Result<()> {
+fn show(directory: &Path, options: &Options) -> Result<Found> {
     let response = ask(directory, &Request::Sources)?;
     let Response::Sources(Sources { sources }) = response else {
         return Err(unexpected(&response));
@@ -126,6 +127,12 @@ fn show(directory: &Path, options: &Options) -> Result<()> {
         None => sources,
         Some(name) => named(sources, name)?,
     };
+    // A clock needs one of its references; of a certain one it is asked whether it agrees.
+    let agrees = |source: &Source| {
+        source.reference.status == "selected"
+            || options.name.is_some() && source.reference.status == "reachable"
+    };
+    let found = Found::when(chosen.iter().any(agrees));
     if options.json {
         println!("{}", serde_json::to_string(&Sources { sources: chosen })?);
     } else if options.name.is_some() {
@@ -134,7 +141,7 @@ fn show(directory: &Path, options: &Options) -> Result<()> {
     } else {
         print!("{}", table::text(&chosen));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// The reference of this name, or the members of this pool.

@@ -24,7 +24,9 @@ use timevisor_protocols::control::{
 
 use self::machine::Own;
 use crate::connection::{Refused, ask, unexpected};
+use crate::exit::{Found, is_vouched};
 use crate::reserve::travel::{self, NoPlace};
+use crate::spans::mebibytes;
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
@@ -78,7 +80,7 @@ pub struct Add {
     #[arg(long, value_name = "URI", requires = "qmp")]
     incoming: Option<String>,
     /// Reserve for the VM what `reserve export` has printed on the source host, before its migration is
-    /// awaited; `-` reads it from the input. Exit status 3 if there is no place for it here
+    /// awaited; `-` reads it from the input. Exit status 4 if there is no place for it here
     #[arg(long, value_name = "FILE")]
     reserve: Option<PathBuf>,
     /// Continue its age from here: `elapsed_since` of `vm list --json` on the source host (needed
@@ -157,14 +159,14 @@ pub struct Arguments {
     /// How the page gets into the guest
     #[arg(long, default_value = "nvdimm")]
     delivery: Way,
-    /// The VM's memory in MiB; an nvdimm needs it
-    #[arg(long, value_name = "MIB")]
+    /// The VM's memory: 2048 (MiB), 512M, 2G; an nvdimm needs it
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     memory: Option<u64>,
     /// The slots for memory that the VM has of its own (`-m slots=`)
     #[arg(long, value_name = "N", requires = "maxmem")]
     slots: Option<u64>,
-    /// The most memory that the VM may have, in MiB (`-m maxmem=`)
-    #[arg(long, value_name = "MIB", requires = "slots")]
+    /// The most memory that the VM may have (`-m maxmem=`)
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes, requires = "slots")]
     maxmem: Option<u64>,
     /// Take memory, slots and chipset from the VM's own QEMU command line, in quotes
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["memory", "slots", "maxmem"])]
@@ -243,11 +245,11 @@ impl From<Scale> for TimeType {
 }
 
 /// Exit status of `vm add` where the VM's reservation cannot be made here.
-const NO_PLACE: u8 = 3;
+const NO_PLACE: u8 = 4;
 
 pub fn run(directory: &Path, command: &Command) -> Result<ExitCode> {
     let done = match command {
-        Command::List(options) => list(directory, options.json),
+        Command::List(options) => return list(directory, options.json).map(Into::into),
         Command::Add(options) => match add(directory, options) {
             Err(error) if has_no_place(&error) => {
                 eprintln!("timevisor: {error:#}");
@@ -273,12 +275,13 @@ fn is_refused(error: &anyhow::Error, code: ErrorCode) -> bool {
     error.downcast_ref::<Refused>().is_some_and(|refused| refused.0.code == code)
 }
 
-fn list(directory: &Path, json: bool) -> Result<()> {
+fn list(directory: &Path, json: bool) -> Result<Found> {
     let response = ask(directory, &Request::VmList)?;
     let Response::VmList(list) = &response else { return Err(unexpected(&response)) };
+    let found = Found::when(list.vms.iter().all(|row| is_vouched(&row.status)));
     if json {
         println!("{}", serde_json::to_string(&list.vms)?);
-        return Ok(());
+        return Ok(found);
     }
     println!("{HEADER}");
     list.vms.iter().for_each(print_row);
@@ -286,7 +289,7 @@ fn list(directory: &Path, json: bool) -> Result<()> {
         println!("\nnot served:");
         list.not_served.iter().for_each(|why| println!("    {why}"));
     }
-    Ok(())
+    Ok(found)
 }
 
 const HEADER: &str =

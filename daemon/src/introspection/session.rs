@@ -22,7 +22,7 @@ use crate::reservations::Reservations;
 
 /// Log lines an hour that a guest may cause.
 const LINES: usize = 20;
-/// A vCPU is looked at every 20 ms; so long after a job that has surely been done, ns.
+/// A vCPU is looked at every 160 ms or more often; so long after a job that has surely been done, ns.
 const SAMPLED_WITHIN: i64 = 200_000_000;
 /// As many tasks as the introspector knows of a guest.
 const MOST_TASKS: usize = 2 * timevisor_introspection::tasks::table::MOST;

@@ -34,6 +34,8 @@ pub struct LinuxHost {
     watch: RefCell<Watch>,
     /// The schedstat of each thread that has a reservation, by process and thread.
     open: RefCell<BTreeMap<(u32, u32), Open>>,
+    /// The kernel's does not change while it runs.
+    accounting_lag: u64,
 }
 
 /// A thread whose schedstat is open, and when it started. As long as that can be read, it is this thread.
@@ -50,6 +52,7 @@ impl LinuxHost {
             told: [Budget::hourly(200), Budget::hourly(200)],
             watch: RefCell::default(),
             open: RefCell::default(),
+            accounting_lag: accounting_lag(),
         }
     }
 
@@ -295,7 +298,7 @@ impl Host for LinuxHost {
     }
 
     fn accounting_lag(&self) -> u64 {
-        accounting_lag()
+        self.accounting_lag
     }
 
     fn separating(&self, isolated: &[usize]) -> Result<Vec<Change>, String> {

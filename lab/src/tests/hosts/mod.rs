@@ -1,6 +1,7 @@
 //! The host's clock without guests: references, truth, NTP server, NTS.
 
 pub(crate) mod arm;
+pub(crate) mod cli;
 pub(crate) mod keeper;
 pub(crate) mod network;
 pub(crate) mod ntp_precise;
@@ -39,6 +40,14 @@ const TESTS: &[Test] = &[
         needs: &[Root, Processors],
         seconds: 90,
         run: simulator::own,
+    },
+    Test {
+        name: "cli",
+        about: "what scripts rely on: exit statuses, closed pipes, full disks, UTC, a look that goes on",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 20,
+        run: cli::scripts,
     },
     Test {
         name: "clock-truth",

@@ -150,13 +150,13 @@ fn refused(host: &mut NestedHost) -> anyhow::Result<()> {
     host.wait("the reservation that is in the way", |host| in_force(host, B, "db"))?;
 
     let said = await_there(host, "late")?;
-    mentions(&said, &["exit 3", "has no place here", "--alone"])?;
+    mentions(&said, &["exit 4", "has no place here", "--alone"])?;
     let said = host.sh("timevisor vm migrate web --to unix:/run/late.in 2>&1; echo exit $?")?;
     mentions(&said, &["exit 1", "stays here"])?;
     stays(host)?;
     start(host, B, "configured", "-S -incoming defer")?;
     let said = add(host, B, "configured", "--resume --incoming unix:/run/configured.in")?;
-    mentions(&said, &["exit 3", "is not awaited here", "configured reservation"])?;
+    mentions(&said, &["exit 4", "is not awaited here", "configured reservation"])?;
     for name in ["late", "configured"] {
         ensure!(row(host, B, name)?.is_null(), "{name} has a reservation");
         host.sh(&format!("test ! -e /run/{name}.in")).context("it listens nevertheless")?;
