@@ -61,7 +61,7 @@ fn scaled(number: &str, scale: u64) -> Result<u64, &'static str> {
     let ten = 10_u128.pow(places.ok_or("has too many digits")?);
     let part: u128 = if part.is_empty() { 0 } else { part.parse().map_err(|_| "is no number")? };
     let part = part * u128::from(scale);
-    if part % ten != 0 {
+    if !part.is_multiple_of(ten) {
         return Err("is finer than a nanosecond");
     }
     let ns = whole.checked_mul(u128::from(scale)).and_then(|ns| ns.checked_add(part / ten));
