@@ -1,5 +1,6 @@
 //! `timevisor reserve plan --vms`: several VMs on one host, planned and assigned to cores at once.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use timevisor_schedule::admission::Host;
 use timevisor_schedule::fleet::{Assignment, Fit, Rules, Wanted, assign};
 use timevisor_schedule::synthesis::Sharing;
 
+use super::because::Because;
 use super::file::{self, OverheadTable, PolicyName, TaskTable, Tasks};
 use super::overheads::Known;
 use super::plan::{self, KERNEL_SHARE, On, Plan, Question};
@@ -30,14 +32,18 @@ pub struct Options {
     /// Put each vCPU on the core that has the most left, instead of the first that has enough
     #[arg(long)]
     spread: bool,
+    /// No core for VMs of different cgroups, which cannot share one that is reserved (cgroup v2):
+    /// VMs whose `cgroup` in the file is the same, or the vCPUs of one VM
+    #[arg(long)]
+    apart: bool,
 }
 
 impl Options {
     /// The fleet's file, if there is one.
     pub fn file(&self) -> Result<Option<&Path>> {
         // clap forgives what a file of tasks excludes.
-        let more = self.cores.is_some() || self.spread;
-        ensure!(self.vms.is_some() || !more, "--cores and --spread are for --vms FILE");
+        let more = self.cores.is_some() || self.spread || self.apart;
+        ensure!(self.vms.is_some() || !more, "--cores, --spread and --apart are for --vms FILE");
         Ok(self.vms.as_deref())
     }
 }
@@ -125,6 +131,8 @@ struct VmTable {
     global: bool,
     #[serde(default)]
     alone: bool,
+    /// Those of one cgroup can share a core also with cgroup v2.
+    cgroup: Option<String>,
 }
 
 /// What one vCPU of a VM wants.
@@ -134,22 +142,44 @@ pub struct Asked {
     pub vcpu: u16,
     pub wanted: Wanted,
     /// Why no reservation is enough, if none is.
-    pub impossible: Option<String>,
+    pub impossible: Option<Impossible>,
     /// How the guest keeps its tasks there, if it must.
     pub pinned: Option<String>,
+}
+
+/// No reservation is enough for the tasks of a vCPU.
+#[derive(Clone, Debug)]
+pub struct Impossible {
+    pub why: String,
+    pub because: Because,
 }
 
 /// The answer.
 #[derive(Debug)]
 pub struct Fleet {
     pub asked: Vec<Asked>,
+    /// VMs whose tasks could not be divided among their vCPUs, and why.
+    pub undivided: Vec<(String, String)>,
+    /// Of each VM that is in `asked`: its cgroup.
+    cgroups: BTreeMap<String, Option<String>>,
     pub cores: Vec<u16>,
     pub assignment: Assignment,
 }
 
 impl Fleet {
     pub fn fits(&self) -> bool {
-        self.assignment.places.iter().all(Result::is_ok)
+        self.undivided.is_empty() && self.assignment.places.iter().all(Result::is_ok)
+    }
+
+    /// The VMs that share this core (of this index), if they are not known to be in one cgroup.
+    pub fn strangers(&self, core: usize) -> Vec<&str> {
+        let there = &self.assignment.cores[core].reservations;
+        let vms: BTreeSet<&str> =
+            there.iter().map(|(index, _)| self.asked[*index].vm.as_str()).collect();
+        let cgroups: BTreeSet<_> =
+            vms.iter().map(|vm| self.cgroups.get(*vm).and_then(Option::as_ref)).collect();
+        let is_one = vms.len() < 2 || (cgroups.len() == 1 && !cgroups.contains(&None));
+        if is_one { Vec::new() } else { vms.into_iter().collect() }
     }
 }
 
@@ -159,7 +189,8 @@ pub fn run(path: &Path, options: &PlanOptions, host: &Known) -> Result<ExitCode>
     let folder = path.parent().unwrap_or(Path::new("."));
     let given = &options.fleet;
     let fit = if given.spread { Fit::Worst } else { Fit::First };
-    let fleet = planned(&text, folder, &options.question(host), given.cores.clone(), fit)
+    let how = How { cores: given.cores.clone(), fit, apart: given.apart };
+    let fleet = planned(&text, folder, &options.question(host), how)
         .with_context(|| path.display().to_string())?;
     if options.json {
         println!("{}", fleet_text::json(&fleet, host));
@@ -169,31 +200,49 @@ pub fn run(path: &Path, options: &PlanOptions, host: &Known) -> Result<ExitCode>
     Ok(if fleet.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Plans what a fleet file says.
-fn planned(
-    text: &str,
-    folder: &Path,
-    question: &Question,
+/// How the cores are filled.
+#[derive(Default)]
+struct How {
     cores: Option<Cores>,
     fit: Fit,
-) -> Result<Fleet> {
+    /// VMs of different cgroups share no core.
+    apart: bool,
+}
+
+/// Plans what a fleet file says.
+fn planned(text: &str, folder: &Path, question: &Question, how: How) -> Result<Fleet> {
     let file: FleetFile = toml::from_str(text)?;
     let Cores(cores) =
-        cores.or(file.cores).context("which cores? give --cores, or `cores` in the file")?;
-    let mut asked = Vec::new();
-    for vm in &file.vms {
+        how.cores.or(file.cores).context("which cores? give --cores, or `cores` in the file")?;
+    ensure!(!file.vms.is_empty(), "there are no VMs");
+    let (mut asked, mut undivided): (Vec<Asked>, Vec<(String, String)>) = Default::default();
+    for (index, vm) in file.vms.iter().enumerate() {
         let same = file.vms.iter().filter(|other| other.name == vm.name).count();
         ensure!(same == 1, "VM {} is listed {same} times", vm.name);
-        let of_vm = wants(vm, folder, question).with_context(|| format!("VM {}", vm.name))?;
-        asked.extend(of_vm);
+        let of_vm = match wants(vm, folder, question) {
+            // The others have their places without it.
+            Err(error) if error.is::<several::Undivided>() => {
+                undivided.push((vm.name.clone(), error.to_string()));
+                continue;
+            }
+            of_vm => of_vm.with_context(|| format!("VM {}", vm.name))?,
+        };
+        let is_of_group = |other: &VmTable| other.cgroup.is_some() && other.cgroup == vm.cgroup;
+        let first = file.vms.iter().position(is_of_group).unwrap_or(index);
+        let group = if how.apart { first } else { 0 };
+        asked.extend(of_vm.into_iter().map(|one| {
+            let wanted = Wanted { group, ..one.wanted };
+            Asked { wanted, ..one }
+        }));
     }
-    ensure!(!asked.is_empty(), "there are no VMs");
+    let fit = how.fit;
+    let cgroups = file.vms.iter().map(|vm| (vm.name.clone(), vm.cgroup.clone())).collect();
     let wanted: Vec<Wanted> = asked.iter().map(|one| one.wanted.clone()).collect();
     // As timevisord admits them, or more carefully.
     let Host { switch, blocking, tick } = Host::LINUX;
     let host = Host { switch, blocking, tick: tick.max(question.overheads.tick) };
     let assignment = assign(&wanted, cores.len(), &Rules { fit, host, most: KERNEL_SHARE });
-    Ok(Fleet { asked, cores, assignment })
+    Ok(Fleet { asked, undivided, cgroups, cores, assignment })
 }
 
 fn wants(vm: &VmTable, folder: &Path, question: &Question) -> Result<Vec<Asked>> {
@@ -209,9 +258,9 @@ fn wants(vm: &VmTable, folder: &Path, question: &Question) -> Result<Vec<Asked>>
         ensure!(!vm.global, "global is about tasks, and the budget is given");
         let of = Reservation::shared(budget, period)?;
         let wanted = if vm.alone {
-            Wanted { shared: None, alone: Some(of) }
+            Wanted { shared: None, alone: Some(of), group: 0 }
         } else {
-            Wanted { shared: Some(of), alone: None }
+            Wanted { shared: Some(of), alone: None, group: 0 }
         };
         return Ok((0..vcpus).map(|vcpu| named(vcpu, wanted.clone())).collect());
     };
@@ -221,7 +270,7 @@ fn wants(vm: &VmTable, folder: &Path, question: &Question) -> Result<Vec<Asked>>
         ensure!(vcpus > 1, "global needs vcpus");
         let question = Question { sharing: Sharing::Alone, on: On::AnyOf(vcpus), ..question };
         let plan = plan::make(&tasks.set, &question)?;
-        let wanted = Wanted { shared: None, alone: recommended(&plan) };
+        let wanted = Wanted { shared: None, alone: recommended(&plan), group: 0 };
         let impossible = impossible(&plan);
         return Ok((0..vcpus)
             .map(|vcpu| Asked { impossible: impossible.clone(), ..named(vcpu, wanted.clone()) })
@@ -246,7 +295,7 @@ fn wants(vm: &VmTable, folder: &Path, question: &Question) -> Result<Vec<Asked>>
             let by = |question: &Question| plan::make(&part.set, question);
             let on_its_own = by(&alone)?;
             let beside = if vm.alone { None } else { recommended(&by(&shared)?) };
-            let wanted = Wanted { shared: beside, alone: recommended(&on_its_own) };
+            let wanted = Wanted { shared: beside, alone: recommended(&on_its_own), group: 0 };
             let pinned = several.then(|| several::pinned(part));
             Ok(Asked { impossible: impossible(&on_its_own), pinned, ..named(part.vcpu, wanted) })
         })
@@ -280,11 +329,16 @@ fn recommended(plan: &Plan) -> Option<Reservation> {
     if let Plan::Found(found) = plan { Some(found.recommended) } else { None }
 }
 
-fn impossible(plan: &Plan) -> Option<String> {
+fn impossible(plan: &Plan) -> Option<Impossible> {
     let Plan::TooMuch { because, .. } = plan else { return None };
-    let why = because.sentence();
+    let sentence = because.sentence();
     let nothing = "no reservation is enough for its tasks";
-    Some(if why.is_empty() { nothing.to_owned() } else { format!("{nothing} here: {why}") })
+    let why = if sentence.is_empty() {
+        nothing.to_owned()
+    } else {
+        format!("{nothing} here: {sentence}")
+    };
+    Some(Impossible { why, because: because.clone() })
 }
 
 #[cfg(test)]
@@ -325,7 +379,7 @@ period = "50ms"
     }
 
     fn fleet(text: &str) -> Fleet {
-        planned(text, Path::new("."), &question(), None, Fit::First).unwrap()
+        planned(text, Path::new("."), &question(), How::default()).unwrap()
     }
 
     fn words(of: &Fleet) -> String {
@@ -367,10 +421,65 @@ period = "50ms"
         // The tasks themselves: because of the tick.
         let late = FLEET.replace("\"50ms\"\nalone", "\"3ms\"\nalone");
         let coarse = Question { overheads: Overheads::of_tick(4_000_000), ..question() };
-        let of = planned(&late, Path::new("."), &coarse, None, Fit::First).unwrap();
+        let of = planned(&late, Path::new("."), &coarse, How::default()).unwrap();
         let words = self::words(&of);
         let said = "does not fit  control vCPU 0: no reservation is enough for its tasks here: budgets end at a tick of 4 ms";
         assert!(words.contains(said) && words.contains("apply web"), "{words}");
+        let json = fleet_text::json(&of, &overheads::unmeasured());
+        let row = &json["vms"][0]["vcpus"][0];
+        assert_eq!(row["because"][0]["overhead"], "tick", "{row}");
+        assert_eq!(row["because"][0]["is"], 4_000_000, "{row}");
+        assert!(row["missing_ppm"].is_null() && row["reason"] != "", "{row}");
+    }
+
+    #[test]
+    fn who_cannot_be_divided_stops_nobody() {
+        let heavy = "[[vm]]\nname = \"smp\"\npolicy = \"edf\"\nvcpus = 2\nperiod = \"10ms\"\n\
+                     task = [{ name = \"a\", cost = \"19ms\", period = \"20ms\" }]\n";
+        let of = fleet(&format!("{FLEET}{heavy}"));
+        let words = words(&of);
+        let said = "does not fit  smp: no division among 2 vCPUs was found: a fits on none";
+        assert!(words.contains(said) && words.contains("apply web"), "{words}");
+        assert!(!of.fits());
+        let json = fleet_text::json(&of, &overheads::unmeasured());
+        assert_eq!(json["schedulable"], false);
+        let row = &json["vms"][3];
+        assert!(row["name"] == "smp" && row["vcpus"][0].is_null(), "{row}");
+        assert!(row["reason"].as_str().unwrap().contains("take more vCPUs"), "{row}");
+        // What is wrong with the file still is.
+        let wrong = heavy.replace("\"20ms\" }", "\"20ms\", vcpu = 7 }");
+        let text = format!("{FLEET}{wrong}");
+        assert!(planned(&text, Path::new("."), &question(), How::default()).is_err());
+    }
+
+    #[test]
+    fn vms_of_several_cgroups_on_a_core_are_told_or_kept_apart() {
+        let of = fleet(FLEET);
+        let words = self::words(&of);
+        let said = "note          core 2 is for VMs db and web: with cgroup v2 they share it only if they are in one cgroup";
+        assert!(words.contains(said) && words.matches("note ").count() == 1, "{words}");
+        let json = fleet_text::json(&of, &overheads::unmeasured());
+        assert!(json["cores"][1]["note"].as_str().unwrap().contains("--apart"), "{json}");
+        assert!(json["cores"][0]["note"].is_null() && json["cores"][2]["note"].is_null());
+        let apart = |text: &str| {
+            let how = How { apart: true, ..How::default() };
+            planned(text, Path::new("."), &question(), how).unwrap()
+        };
+        let at = |of: &Fleet| -> Vec<_> {
+            of.assignment.places.iter().map(|place| place.map(|place| place.core)).collect()
+        };
+        let of = apart(FLEET);
+        assert_eq!(at(&of), [Ok(0), Ok(2), Ok(1)]);
+        assert!(!self::words(&of).contains("note "));
+        let of = apart(&FLEET.replace("cores = 3", "cores = 2"));
+        assert_eq!(at(&of), [Ok(0), Err(Unplaced::OtherGroups(400_000)), Ok(1)]);
+        let said = "db vCPU 0 needs 40.0 % of a core, and only cores of VMs in other cgroups have that left";
+        assert!(self::words(&of).contains(said), "{}", self::words(&of));
+        // One cgroup: they share, and nothing is to be told.
+        let one = FLEET.replace("budget", "cgroup = \"machine.slice/rt\"\nbudget");
+        let of = apart(&one.replace("cores = 3", "cores = 2"));
+        assert_eq!(at(&of), [Ok(0), Ok(1), Ok(1)]);
+        assert!(!self::words(&of).contains("note "));
     }
 
     #[test]
@@ -386,7 +495,7 @@ period = "50ms"
         assert_eq!((of.asked.len(), cores), (2, vec![0, 1]), "{of:?}");
         assert!(words(&of).contains("in the guest  smp: taskset -acp 1 PID, of b"), "{of:?}");
         let global = vm("period = \"10ms\"\nglobal = true\nvcpus = 2").replace(", vcpu = 0", "");
-        let error = planned(&global, Path::new("."), &question(), None, Fit::First).unwrap_err();
+        let error = planned(&global, Path::new("."), &question(), How::default()).unwrap_err();
         assert!(format!("{error:#}").contains("one of the two"), "{error:#}");
         let of = fleet(&global.replace(", vcpu = 1", ""));
         assert!(matches!(
@@ -415,7 +524,7 @@ period = "50ms"
             ("alone = true", "colour = 1", "colour"),
         ] {
             let text = FLEET.replacen(from, to, 1);
-            let error = planned(&text, Path::new("."), &question(), None, Fit::First).unwrap_err();
+            let error = planned(&text, Path::new("."), &question(), How::default()).unwrap_err();
             assert!(format!("{error:#}").contains(said), "{said}: {error:#}");
         }
         let list = |text: &str| cores(text).map(|cores| cores.0);

@@ -5,6 +5,7 @@ use core::fmt::Write as _;
 use serde_json::{Value, json};
 use timevisor_schedule::fleet::{Place, Unplaced};
 
+use super::because::Because;
 use super::fleet::{Asked, Fleet};
 use super::overheads::{self, Known};
 use super::text::{size, span};
@@ -30,6 +31,14 @@ pub fn words(fleet: &Fleet, host: &Known) -> String {
         };
         line(&format!("{:<13} {text}", format!("core {number}")));
     }
+    for (index, number) in fleet.cores.iter().enumerate() {
+        if let Some(note) = note(fleet, index, *number) {
+            line(&format!("note          {note}"));
+        }
+    }
+    for (vm, why) in &fleet.undivided {
+        line(&format!("does not fit  {vm}: {why}"));
+    }
     for (asked, place) in fleet.asked.iter().zip(&fleet.assignment.places) {
         if let Err(why) = place {
             line(&format!(
@@ -53,13 +62,17 @@ pub fn words(fleet: &Fleet, host: &Known) -> String {
 fn reason(fleet: &Fleet, asked: &Asked, why: Unplaced) -> String {
     match why {
         Unplaced::Impossible => {
-            let why = asked.impossible.as_deref();
+            let why = asked.impossible.as_ref().map(|of| of.why.as_str());
             format!(": {}", why.unwrap_or("no reservation is enough for its tasks"))
         }
         Unplaced::MoreThanACore(need) => format!(
             " needs {} % of a core, and kernels have 95 % for reservations (sched_rt_runtime_us): {} % are missing; try another period, or divide its tasks among more vCPUs",
             percent(need),
-            percent(missing(why))
+            percent(missing(why).unwrap_or(0))
+        ),
+        Unplaced::OtherGroups(need) => format!(
+            " needs {} % of a core, and only cores of VMs in other cgroups have that left; take one more core, or put them into one cgroup (`cgroup` in the file)",
+            percent(need)
         ),
         Unplaced::NoEmptyCore(need) => format!(
             " needs a core for itself, of which it takes {} %, and none is empty; take one more core",
@@ -72,7 +85,7 @@ fn reason(fleet: &Fleet, asked: &Asked, why: Unplaced) -> String {
                 " needs {} % of a core, and core {core} has the most left, {} %: {} % are missing",
                 percent(need),
                 percent(left),
-                percent(missing(why))
+                percent(missing(why).unwrap_or(0))
             )
         }
         Unplaced::TooUrgent(need, core) => format!(
@@ -83,14 +96,28 @@ fn reason(fleet: &Fleet, asked: &Asked, why: Unplaced) -> String {
     }
 }
 
-/// Parts per million of a core.
-fn missing(why: Unplaced) -> u64 {
+/// Parts per million of a core, where so much more of one would do.
+fn missing(why: Unplaced) -> Option<u64> {
     match why {
-        Unplaced::MoreThanACore(need) => need.saturating_sub(1000 * super::plan::KERNEL_SHARE),
-        Unplaced::TooLittle(need, left) => need.saturating_sub(left),
-        Unplaced::NoEmptyCore(need) => need,
-        Unplaced::Impossible | Unplaced::TooUrgent(..) => 0,
+        Unplaced::MoreThanACore(need) => {
+            Some(need.saturating_sub(1000 * super::plan::KERNEL_SHARE))
+        }
+        Unplaced::TooLittle(need, left) => Some(need.saturating_sub(left)),
+        Unplaced::NoEmptyCore(_)
+        | Unplaced::OtherGroups(_)
+        | Unplaced::Impossible
+        | Unplaced::TooUrgent(..) => None,
     }
+}
+
+/// What is to be known of a core that VMs of several cgroups share.
+fn note(fleet: &Fleet, index: usize, number: u16) -> Option<String> {
+    let vms = fleet.strangers(index);
+    let (last, others) = vms.split_last()?;
+    let vms = format!("{} and {last}", others.join(", "));
+    Some(format!(
+        "core {number} is for VMs {vms}: with cgroup v2 they share it only if they are in one cgroup (libvirt gives each its own); plan with --apart, or say so in the file (`cgroup`)"
+    ))
 }
 
 fn apply(fleet: &Fleet, asked: &Asked, place: &Place) -> String {
@@ -103,6 +130,11 @@ fn apply(fleet: &Fleet, asked: &Asked, place: &Place) -> String {
     )
 }
 
+/// What of the host makes it impossible.
+fn because(asked: &Asked) -> Option<&Because> {
+    asked.impossible.as_ref().map(|of| &of.because)
+}
+
 fn percent(ppm: u64) -> String {
     // Tenths, rounded down.
     format!("{}.{}", ppm / 10_000, ppm % 10_000 / 1000)
@@ -110,10 +142,12 @@ fn percent(ppm: u64) -> String {
 
 /// As JSON; ns, and parts per million of a core.
 pub fn json(fleet: &Fleet, host: &Known) -> Value {
-    let cores =
-        fleet.cores.iter().zip(&fleet.assignment.cores).map(
-            |(number, core)| json!({"core": number, "alone": core.alone, "left_ppm": core.left}),
-        );
+    let cores = fleet.cores.iter().zip(&fleet.assignment.cores).enumerate();
+    let cores = cores.map(|(index, (number, core))| {
+        json!({
+            "core": number, "alone": core.alone, "left_ppm": core.left, "note": note(fleet, index, *number),
+        })
+    });
     let mut vms: Vec<Value> = Vec::new();
     for (asked, place) in fleet.asked.iter().zip(&fleet.assignment.places) {
         let row = match place {
@@ -131,6 +165,8 @@ pub fn json(fleet: &Fleet, host: &Known) -> Value {
                 "core": null,
                 "reason": reason(fleet, asked, *why).trim_start_matches([':', ' ']),
                 "missing_ppm": missing(*why),
+                "because": because(asked).map(Because::json),
+                "possible_period_ns": because(asked).and_then(|of| of.instead).map(|of| of.period()),
             }),
         };
         match vms.last_mut() {
@@ -142,6 +178,8 @@ pub fn json(fleet: &Fleet, host: &Known) -> Value {
             _ => vms.push(json!({"name": asked.vm, "vcpus": [row]})),
         }
     }
+    let undivided = fleet.undivided.iter();
+    vms.extend(undivided.map(|(vm, why)| json!({"name": vm, "vcpus": [], "reason": why})));
     json!({
         "schedulable": fleet.fits(),
         "cores": cores.collect::<Vec<_>>(),

@@ -245,6 +245,7 @@ pub fn list(directory: &Path, options: &List) -> Result<Found> {
         println!("{}", serde_json::to_string(&answer.reservations)?);
     } else {
         print(&answer);
+        answer.problems.iter().for_each(|problem| eprintln!("not reserved: {problem}"));
     }
     let is_well = |row: &ReserveRow| row.problem.is_none();
     Ok(Found::when(answer.problems.is_empty() && answer.reservations.iter().all(is_well)))

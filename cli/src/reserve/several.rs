@@ -1,9 +1,10 @@
 //! A guest with several vCPUs: its tasks divided among them, each with a reservation, or on any of
 //! them (`--global`, of which `plan.rs` and `text.rs` make one plan).
 
+use std::fmt;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::json;
 use timevisor_schedule::partition::partition;
@@ -46,7 +47,30 @@ pub struct Part {
 /// recommended budget is above the least one.
 const MOST: u64 = 900;
 
+/// No division of a guest's tasks was found.
+#[derive(Debug)]
+pub struct Undivided {
+    vcpus: u16,
+    /// The task that fits nowhere.
+    task: String,
+}
+
+impl fmt::Display for Undivided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vcpus, task } = self;
+        write!(
+            f,
+            "no division among {vcpus} vCPUs was found: {task} fits on none; take more vCPUs, or another period"
+        )
+    }
+}
+
+impl std::error::Error for Undivided {}
+
 /// Divides the tasks among so many vCPUs, or as many as the file states, and plans each.
+///
+/// # Errors
+/// [`Undivided`], or what is wrong with the question.
 pub fn divided(tasks: &Tasks, vcpus: u16, question: &Question) -> Result<Vec<Part>> {
     let set = &tasks.set;
     let stated = tasks.stated.values().max().map_or(0, |most| most + 1);
@@ -72,9 +96,7 @@ pub fn divided(tasks: &Tasks, vcpus: u16, question: &Question) -> Result<Vec<Par
         let place = |task: &timevisor_schedule::Task| on(&task.name).map(usize::from);
         let shares =
             partition(set.tasks(), set.policy(), vcpus.into(), place, period, &search, MOST);
-        let shares = shares.map_err(|task| {
-            anyhow!("no division among {vcpus} vCPUs was found: {task} fits on none; take more vCPUs, or another period")
-        })?;
+        let shares = shares.map_err(|task| Undivided { vcpus, task })?;
         shares
             .into_iter()
             .map(|share| Ok((u16::try_from(share.vcpu)?, share.set)))
@@ -107,6 +129,7 @@ pub fn run(
         let rows = parts.iter().map(|part| {
             let mut row = text::json(&part.set, &part.plan, host);
             row["vcpu"] = part.vcpu.into();
+            row["in_the_guest"] = pinned(part).into();
             row
         });
         println!(

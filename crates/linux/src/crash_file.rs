@@ -25,7 +25,7 @@ pub enum CrashFileError {
         source: io::Error,
     },
     /// The file's content is not in our format.
-    #[error("{} is not understood; what it names stays as it is: start the version of timevisord that wrote it once, which undoes that; for reservations also `timevisor reserve release --all` of that version", .path.display())]
+    #[error("{} is not understood (another version wrote it, or it is damaged); what it names stays as it is: start the timevisord that wrote it once, which undoes that; for reservations run `timevisor reserve release --all` of that version", .path.display())]
     Format {
         /// The file.
         path: PathBuf,

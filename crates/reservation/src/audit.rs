@@ -168,7 +168,10 @@ mod tests {
     fn many_threads_share_a_thousand_samples_a_second() {
         for count in 1..=160 {
             let pause = pause_of(28, 50, count);
-            assert!(pause.is_multiple_of(20) && count as u64 * 1000 / pause <= 1000, "{count}: {pause}");
+            assert!(
+                pause.is_multiple_of(20) && count as u64 * 1000 / pause <= 1000,
+                "{count}: {pause}"
+            );
         }
         assert_eq!((pause_of(28, 50, 21), pause_of(28, 50, 50)), (40, 60));
         assert_eq!(pause_of(28, 50, 10_000), 160);

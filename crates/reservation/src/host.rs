@@ -62,8 +62,22 @@ impl Core {
     }
 }
 
+/// A thread that moves from one group (a cpuset, a cgroup) to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved<G> {
+    /// Which thread.
+    pub tid: u32,
+    /// Its group from now on.
+    pub to: G,
+    /// Its group until now.
+    pub from: G,
+}
+
 /// The host. All times are in ns.
 pub trait Host: Restore {
+    /// What names a group of threads.
+    type Group: Clone;
+
     /// The current time of a clock that never goes back and continues across restarts of the
     /// daemon.
     fn now(&self) -> u64;
@@ -106,6 +120,10 @@ pub trait Host: Restore {
     /// whether it was woken.
     fn wake(&mut self, held: &Held<Self::Change>) -> bool;
 
+    /// Whether the reservation's thread is on its core: it runs there, or ran there last. The kernel
+    /// charges a thread that sleeps to the core where it ran last.
+    fn is_on_core(&self, held: &Held<Self::Change>) -> bool;
+
     /// Checks that a change is still in force. Changes that no other program makes need no check.
     ///
     /// # Errors
@@ -130,13 +148,11 @@ pub trait Host: Restore {
     /// in between have inherited what `gone` gave to its main thread.
     fn rebase(&self, pid: u32, gone: &Self::Change, later: &Self::Change) -> Option<Self::Change>;
 
-    /// Where both move the same thread to another group, `earlier` first: `later` as a move from and
-    /// back to where `earlier` went, and as one from and back to where the thread was before that.
-    fn moves_on(
-        &self,
-        earlier: &Self::Change,
-        later: &Self::Change,
-    ) -> Option<(Self::Change, Self::Change)>;
+    /// The thread that a change moves to another group, if it does that.
+    fn moved(&self, change: &Self::Change) -> Option<Moved<Self::Group>>;
+
+    /// The change that does this.
+    fn moving(&self, moved: Moved<Self::Group>) -> Self::Change;
 
     /// The processor time of a thread; `None` once it has ended.
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage>;

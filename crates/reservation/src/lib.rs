@@ -65,7 +65,7 @@ pub use enforcement::release_all;
 pub use followed::Followed;
 pub use guarantee::{Guarantee, Target, Wanted};
 pub use held::{Held, Level, Step};
-pub use host::{Because, Claim, Core, Guests, Host, Severity, Unmade, Usage};
+pub use host::{Because, Claim, Core, Guests, Host, Moved, Severity, Unmade, Usage};
 pub use machine::Reservations;
 pub use request::{Promise, Reason, Refusal, Request};
 pub use restore::Restore;

@@ -12,6 +12,7 @@ use crate::enforcement::{self, Failed};
 use crate::guarantee::{Guarantee, Wanted};
 use crate::held::Held;
 use crate::host::{Guests, Host, Severity, Unmade};
+use crate::moves::Returning;
 use crate::request::{Promise, Reason, Refusal, Request};
 use crate::soft::SoftBudgets;
 use crate::stall_recovery::StallRecovery;
@@ -21,6 +22,9 @@ const WAITING_INTERVAL: u64 = 5_000_000;
 /// The core of a VM that has ended is freed within this time, ns. A broken guarantee is also
 /// detected within this time.
 const LOOK_INTERVAL: u64 = 1_000_000_000;
+
+/// What to do about a journal that was not understood. The reason says which version can undo it.
+const NOT_READ: &str = "then start timevisord again (if the file is removed instead, every setting that it lists stays)";
 
 /// So many cores are tried: what fails on three fails on all, and each attempt changes the host.
 const MOST_TRIED: usize = 3;
@@ -35,7 +39,8 @@ pub struct Reservations<C> {
     soft: SoftBudgets,
     recovery: StallRecovery,
     pub(crate) configured: Vec<Configured>,
-    next_look: u64,
+    pub(crate) returning: Vec<Returning>,
+    pub(crate) next_look: u64,
     next_slow_look: u64,
 }
 
@@ -50,7 +55,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         let (held, unreadable) = match journal {
             Ok(held) => (held, None),
             Err(error) => {
-                let text = format!("{error}; nothing is reserved until that is repaired");
+                let text = format!("{error}; nothing is reserved until then; {NOT_READ}");
                 host.tell(Severity::Error, &text);
                 (Vec::new(), Some(error))
             }
@@ -62,6 +67,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
             soft: SoftBudgets::default(),
             recovery: StallRecovery::default(),
             configured: configured.into_iter().map(Configured::new).collect(),
+            returning: Vec::new(),
             next_look: 0,
             next_slow_look: 0,
         };
@@ -84,6 +90,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         for pid in continued {
             all.book.settle_process(pid, host);
         }
+        all.note_threads(host);
         for held in &all.book.held {
             host.tell(Severity::Info, &format!("{}: its reservation is held on", held.name()));
             all.soft.follow(held);
@@ -91,12 +98,30 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         all
     }
 
+    /// Journals of earlier versions do not say when their threads started. From now on they do: threads
+    /// that get the ids of these are told from them.
+    fn note_threads<H: Host<Change = C>>(&mut self, host: &mut H) {
+        let known: usize = self.book.held.iter().map(|held| held.threads.len()).sum();
+        self.book.held.iter_mut().for_each(|held| held.note_threads(host));
+        if self.book.held.iter().map(|held| held.threads.len()).sum::<usize>() > known {
+            self.book.store(host);
+        }
+    }
+
+    /// Why the journal of an earlier daemon is left alone, if it is: what it lists can neither be changed
+    /// nor undone by this one.
+    pub(crate) fn unreadable(&self) -> Option<Refusal> {
+        let why = self.unreadable.as_ref()?;
+        Some(Refusal::new(Reason::Unavailable, why.clone(), NOT_READ))
+    }
+
     /// When [`Self::on_timer`] is due, in ns of [`Host::now`]; `u64::MAX` if there is nothing to
     /// do.
     #[must_use]
     pub fn poll_at(&self) -> u64 {
         if self.book.held.is_empty() {
-            return if self.configured.is_empty() { u64::MAX } else { self.next_look };
+            let is_idle = self.configured.is_empty() && self.returning.is_empty();
+            return if is_idle { u64::MAX } else { self.next_look };
         }
         self.next_look.min(self.book.audit.poll_at())
     }
@@ -125,6 +150,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         let waits = !self.book.waiting.is_empty();
         let interval = if waits { WAITING_INTERVAL } else { LOOK_INTERVAL };
         self.next_look = (now + interval).min(self.soft.next());
+        self.make_returning(host, guests);
     }
 
     /// Gives back the reservations of VMs that have ended, and of vCPUs that were unplugged.
@@ -251,6 +277,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         guests: &impl Guests,
     ) -> Result<Vec<String>, Refusal> {
         let changes = self.try_apply(request, host, guests)?;
+        if !request.dry_run {
+            self.forget_returning(Some(&request.vm), Some(request.vcpu));
+        }
         // Once a reservation is made by hand, it no longer follows introspection.
         let held = self.book.held.iter_mut().find(|held| held.is_for(&request.vm, request.vcpu));
         if held.is_some_and(|held| std::mem::take(&mut held.followed)) {
@@ -269,9 +298,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         self.book.failures.retain(|failure| {
             (failure.vm.as_str(), failure.vcpu) != (request.vm.as_str(), request.vcpu)
         });
-        if let Some(why) = &self.unreadable {
-            let step = "repair or remove that file, and start timevisord again";
-            return Err(Refusal::new(Reason::Unavailable, why.clone(), step));
+        if let Some(refusal) = self.unreadable() {
+            return Err(refusal);
         }
         let reservation = request.reservation()?;
         let soft = request.soft_limits()?;
@@ -487,7 +515,8 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     /// could not be restored.
     ///
     /// # Errors
-    /// [`Reason::NotFound`] for a VM without a reservation.
+    /// [`Reason::NotFound`] for a VM without a reservation, [`Reason::Unavailable`] where the journal is not
+    /// understood.
     pub fn release<H: Host<Change = C>>(
         &mut self,
         vm: Option<&str>,
@@ -497,7 +526,11 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         let is_meant = |held: &Held<C>| {
             vm.is_none_or(|vm| *vm == held.vm) && vcpu.is_none_or(|vcpu| vcpu == held.vcpu)
         };
-        if let Some(vm) = vm.filter(|_| !self.book.held.iter().any(is_meant)) {
+        if let Some(refusal) = self.unreadable() {
+            return Err(refusal);
+        }
+        let is_returning = self.forget_returning(vm, vcpu);
+        if let Some(vm) = vm.filter(|_| !is_returning && !self.book.held.iter().any(is_meant)) {
             let text = format!("VM {vm} has no reservation");
             return Err(Refusal::new(Reason::NotFound, text, "see `timevisor reserve list`"));
         }

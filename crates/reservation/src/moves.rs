@@ -7,7 +7,7 @@ use crate::book::Book;
 use crate::configured::Configured;
 use crate::host::{Guests, Host, Severity};
 use crate::machine::Reservations;
-use crate::request::{Promise, Refusal, Request};
+use crate::request::{Promise, Reason, Refusal, Request};
 use crate::{Guarantee, Held};
 
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
@@ -63,13 +63,84 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         held.iter().filter(waits).map(|of| of.vm.as_str())
     }
 
-    /// Requests that would make a VM's reservations again, on any core. Those that follow its guest's tasks
-    /// are left out: introspection makes them.
+    /// Requests that would make a VM's reservations again, on any core, those that [`Self::come_back`] has
+    /// not made yet included. Those that follow its guest's tasks are left out: introspection makes them.
     #[must_use]
     pub fn requests(&self, vm: &str) -> Vec<Request> {
         let of_vm = self.book.held.iter().filter(|held| held.vm == vm && !held.followed);
-        of_vm.map(request).collect()
+        let returning = self.returning.iter().filter(|back| back.request.vm == vm);
+        of_vm.map(request).chain(returning.map(|back| back.request.clone())).collect()
     }
+
+    /// Makes again what a VM had ([`Self::requests`]) that runs here again after it had left. Its threads may
+    /// have to pay back first, or its core be made room on: these are tried again until something else comes
+    /// of it. Where the vCPU has a reservation by now, that stays.
+    pub fn come_back<H: Host<Change = C>>(
+        &mut self,
+        requests: Vec<Request>,
+        host: &mut H,
+        guests: &impl Guests,
+    ) {
+        let back =
+            |request: Request| Some(Returning { process: guests.process(&request.vm)?, request });
+        self.returning.extend(requests.into_iter().filter_map(back));
+        self.make_returning(host, guests);
+    }
+
+    /// Tries what [`Self::come_back`] could not make yet.
+    pub(crate) fn make_returning<H: Host<Change = C>>(
+        &mut self,
+        host: &mut H,
+        guests: &impl Guests,
+    ) {
+        for back in std::mem::take(&mut self.returning) {
+            let Request { vm, vcpu, .. } = &back.request;
+            let (pid, start_time) = back.process;
+            match guests.process(vm) {
+                _ if self.book.find(vm, *vcpu).is_some() => continue,
+                Some(process) if process == back.process => {}
+                // It has left again, and may come back again.
+                None if host.is_alive(pid, start_time, pid) => {
+                    self.returning.push(back);
+                    continue;
+                }
+                _ => continue,
+            }
+            match self.try_apply(&back.request, host, guests) {
+                Ok(_) => {}
+                Err(refusal) if refusal.reason == Reason::MakingRoom => {
+                    self.next_look = self.next_look.min(host.now() + RETURNING_INTERVAL);
+                    self.returning.push(back);
+                }
+                Err(refusal) => {
+                    let text = format!(
+                        "VM {vm} vCPU {vcpu} runs here again, without its former reservation: {refusal}"
+                    );
+                    host.tell(Severity::Warn, &text);
+                }
+            }
+        }
+    }
+
+    /// Somebody has decided otherwise about this vCPU, or all of this VM, or everything.
+    pub(crate) fn forget_returning(&mut self, vm: Option<&str>, vcpu: Option<u32>) -> bool {
+        let before = self.returning.len();
+        self.returning.retain(|Returning { request, .. }| {
+            vm.is_some_and(|vm| vm != request.vm) || vcpu.is_some_and(|vcpu| vcpu != request.vcpu)
+        });
+        self.returning.len() < before
+    }
+}
+
+/// Between two attempts to make what a VM had that has come back, ns.
+const RETURNING_INTERVAL: u64 = 20_000_000;
+
+/// A reservation that is still to be made again.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    /// The VM's process and its start time.
+    process: (u32, u64),
+    request: Request,
 }
 
 fn request<C>(held: &Held<C>) -> Request {

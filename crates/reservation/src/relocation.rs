@@ -12,7 +12,7 @@ use crate::enforcement;
 use crate::guarantee::{Guarantee, Wanted};
 use crate::handover::{HandOver, hand_over, is_overlaid};
 use crate::held::{Held, Level, Step};
-use crate::host::{Guests, Host, Severity};
+use crate::host::{Guests, Host, Moved, Severity};
 use crate::machine::Reservations;
 use crate::request::{Reason, Refusal};
 
@@ -121,7 +121,7 @@ impl<C: Clone + PartialEq> Book<C> {
                 }
                 Some(tid) if tid == held.tid => {
                     let moves =
-                        held.changes.iter().find_map(|(_, old)| host.moves_on(old, &change));
+                        held.changes.iter().find_map(|(_, old)| moves_on(host, old, &change));
                     if let Some((from_here, from_home)) = moves {
                         there.push((level, from_here));
                         for_good = Some((level, from_home));
@@ -157,8 +157,7 @@ impl<C: Clone + PartialEq> Book<C> {
             enforcement::make_one(host, &on_its_way, change).map_err(|unmade| unmade.why)
         });
         let there = made.and_then(|()| {
-            // The kernel takes a sleeping thread along when it wakes up; the old core is not freed before.
-            host.wake(&on_its_way);
+            arrives(host, &on_its_way)?;
             enforcement::check(host, &before)
         });
         let Err(why) = there else { return Ok(()) };
@@ -205,7 +204,7 @@ impl<C: Clone + PartialEq> Book<C> {
             let of_others = thread.is_some_and(|tid| tid != moved.tid);
             let is_move = arrives
                 .as_ref()
-                .is_some_and(|(_, (_, for_good))| host.moves_on(&change, for_good).is_some());
+                .is_some_and(|(_, (_, for_good))| moves_on(host, &change, for_good).is_some());
             if level == Level::Processor || (of_others && !host.sets_policy(&change)) {
                 gone.changes.push((level, change));
             } else if is_move && let Some((needs, for_good)) = arrives.take() {
@@ -244,6 +243,46 @@ impl<C: Clone + PartialEq> Book<C> {
         self.store(host);
         Ok(problems)
     }
+}
+
+/// Where both move the same thread to another group, `earlier` first: `later` as a move from and back
+/// to where `earlier` went, and as one from and back to where the thread was before that.
+fn moves_on<H: Host>(
+    host: &H,
+    earlier: &H::Change,
+    later: &H::Change,
+) -> Option<(H::Change, H::Change)> {
+    let (earlier, later) = (host.moved(earlier)?, host.moved(later)?);
+    if earlier.tid != later.tid {
+        return None;
+    }
+    let from = |from| host.moving(Moved { tid: later.tid, to: later.to.clone(), from });
+    Some((from(earlier.to), from(earlier.from)))
+}
+
+/// A thread that was woken and is not there yet has just gone to sleep, or is waking up by itself.
+const MOST_WAKES: usize = 100;
+
+/// Has a thread that sleeps come to its new core: the kernel takes it along when it wakes up. The old core
+/// is not freed before, because the thread's bandwidth and its next wake-up are there.
+///
+/// # Errors
+/// When it stays where it was.
+fn arrives<H: Host>(host: &mut H, held: &Held<H::Change>) -> Result<(), String> {
+    for _ in 0..MOST_WAKES {
+        if host.is_on_core(held) {
+            return Ok(());
+        }
+        if !host.wake(held) && host.is_runnable(held.pid, held.tid) != Some(true) {
+            break;
+        }
+    }
+    if host.is_on_core(held) {
+        return Ok(());
+    }
+    Err("the vCPU sleeps and cannot be woken (a debugger has it, it is stopped, or it waits for a disk); \
+         move it when it runs"
+        .to_owned())
 }
 
 fn refused(core: usize, why: &str) -> Refusal {

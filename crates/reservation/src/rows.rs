@@ -62,7 +62,9 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
     pub fn problems(&self) -> Vec<String> {
         let failures = self.book.failures.iter();
         let failures = failures.map(|of| format!("VM {} vCPU {}: {}", of.vm, of.vcpu, of.why));
-        failures.chain(self.configured.iter().filter_map(Configured::problem)).collect()
+        let unreadable = self.unreadable().map(|refusal| refusal.to_string());
+        let configured = self.configured.iter().filter_map(Configured::problem);
+        unreadable.into_iter().chain(failures).chain(configured).collect()
     }
 
     /// Why a guest's job that was pending from `from` to `to` (ns of [`Host::now`]) was late, and

@@ -4,7 +4,8 @@
 //! that keeps it beside what is there ([`Fit::First`]), or to the one with the most left
 //! ([`Fit::Worst`]). A core keeps its reservations if [`core_keeps`] says so and their bandwidths
 //! are within what the kernel admits. Reservations that may share a core are planned for that from
-//! the start, so that none has to change when another one comes.
+//! the start, so that none has to change when another one comes. Where not everybody may share a core with
+//! everybody ([`Wanted::group`]), each core has those of one group.
 //!
 //! It is a heuristic: another assignment might still fit. What it does not do: plan the
 //! reservations, or know which cores a host has.
@@ -20,6 +21,8 @@ pub struct Wanted {
     pub shared: Option<Reservation>,
     /// With a core for itself, if that is possible.
     pub alone: Option<Reservation>,
+    /// Only those of one group share a core.
+    pub group: usize,
 }
 
 /// Which of the cores that have room.
@@ -63,6 +66,8 @@ pub enum Unplaced {
     MoreThanACore(u64),
     /// It needs a core for itself, and none is empty.
     NoEmptyCore(u64),
+    /// It needs this much, and only cores of other groups have that left.
+    OtherGroups(u64),
     /// It needs this much, and the core that has the most left has the second.
     TooLittle(u64, u64),
     /// It needs this much, and the core of this index has that: but the deadlines of what is there
@@ -103,7 +108,10 @@ pub fn assign(wanted: &[Wanted], cores: usize, rules: &Rules) -> Assignment {
         (one.shared.is_some(), core::cmp::Reverse(need))
     });
     for index in order {
-        let place = place(&wanted[index], &cores, rules);
+        let may_share = |core: &Core| {
+            core.reservations.iter().all(|(there, _)| wanted[*there].group == wanted[index].group)
+        };
+        let place = place(&wanted[index], &cores, may_share, rules);
         if let Ok(Place { core, reservation, alone }) = place {
             let core = &mut cores[core];
             core.reservations.push((index, reservation));
@@ -115,7 +123,12 @@ pub fn assign(wanted: &[Wanted], cores: usize, rules: &Rules) -> Assignment {
     Assignment { places, cores }
 }
 
-fn place(wanted: &Wanted, cores: &[Core], rules: &Rules) -> Result<Place, Unplaced> {
+fn place(
+    wanted: &Wanted,
+    cores: &[Core],
+    may_share: impl Fn(&Core) -> bool,
+    rules: &Rules,
+) -> Result<Place, Unplaced> {
     let most = rules.most.saturating_mul(1000);
     let mut why = Unplaced::Impossible;
     if let Some(of) = wanted.shared {
@@ -126,8 +139,8 @@ fn place(wanted: &Wanted, cores: &[Core], rules: &Rules) -> Result<Place, Unplac
             all.push(of);
             all.len() == 1 || core_keeps(&all, &rules.host) == Demand::Supplied
         };
-        let open: Vec<(usize, &Core)> =
-            cores.iter().enumerate().filter(|(_, core)| !core.alone).collect();
+        let shared = cores.iter().enumerate().filter(|(_, core)| !core.alone);
+        let (open, others): (Vec<_>, Vec<_>) = shared.partition(|(_, core)| may_share(core));
         let mut fitting = open.iter().filter(room).filter(kept);
         let best = match rules.fit {
             Fit::First => fitting.next(),
@@ -142,6 +155,7 @@ fn place(wanted: &Wanted, cores: &[Core], rules: &Rules) -> Result<Place, Unplac
         why = match urgent {
             _ if need > most => Unplaced::MoreThanACore(need),
             Some(core) => Unplaced::TooUrgent(need, core),
+            None if others.iter().any(|core| room(&core)) => Unplaced::OtherGroups(need),
             None => Unplaced::TooLittle(need, left),
         };
     }
@@ -177,12 +191,12 @@ mod tests {
 
     fn shared(budget: u64, period: u64) -> Wanted {
         let of = Reservation::shared(budget * MS, period * MS).unwrap();
-        Wanted { shared: Some(of), alone: None }
+        Wanted { shared: Some(of), alone: None, group: 0 }
     }
 
     fn alone(budget: u64, period: u64) -> Wanted {
         let of = Reservation::alone(budget * MS, period * MS).unwrap();
-        Wanted { shared: None, alone: Some(of) }
+        Wanted { shared: None, alone: Some(of), group: 0 }
     }
 
     fn cores(of: &Assignment) -> Vec<Option<usize>> {
@@ -209,10 +223,10 @@ mod tests {
         assert_eq!(why(&all, 2), Err(Unplaced::TooLittle(400_000, 350_000)));
         assert_eq!(why(&[shared(49, 50)], 2), Err(Unplaced::MoreThanACore(980_000)));
         assert_eq!(why(&[shared(30, 50), alone(5, 50)], 0), Err(Unplaced::NoEmptyCore(100_000)));
-        let none = Wanted { shared: None, alone: None };
+        let none = Wanted { shared: None, alone: None, group: 0 };
         assert_eq!(why(&[none], 2), Err(Unplaced::Impossible));
         // What nothing keeps beside others may have a core for itself.
-        let either = Wanted { shared: shared(49, 50).shared, alone: alone(30, 50).alone };
+        let either = Wanted { alone: alone(30, 50).alone, ..shared(49, 50) };
         assert!(matches!(why(&[either], 1), Ok(Place { core: 0, alone: true, .. })));
         // The bandwidths are 60 %: but a tick of 4 ms of the other is more than 3 ms leave.
         let host = Host { tick: 4 * MS, ..RULES.host };
@@ -224,25 +238,39 @@ mod tests {
         assert_eq!(ticked.places[0], Err(Unplaced::TooUrgent(300_000, 0)));
     }
 
+    #[test]
+    fn groups_share_no_core() {
+        let of = |group, one: Wanted| Wanted { group, ..one };
+        let all = [of(0, shared(20, 50)), of(1, shared(10, 50)), of(0, shared(5, 50))];
+        assert_eq!(cores(&assign(&all, 2, &RULES)), [Some(0), Some(1), Some(0)]);
+        let one = assign(&all, 1, &RULES);
+        assert_eq!(one.places[1], Err(Unplaced::OtherGroups(200_000)), "there is room, not for it");
+        let all = [of(0, shared(45, 50)), of(1, shared(10, 50))];
+        assert_eq!(assign(&all, 1, &RULES).places[1], Err(Unplaced::TooLittle(200_000, 50_000)));
+    }
+
     proptest! {
         /// Each core by itself passes admission, whatever the order.
         #[test]
         fn every_core_keeps_what_it_is_given(
             wants in prop::collection::vec((1..60u64, 0..90u64, any::<bool>()), 1..12), cores in 1..5usize, worst: bool, tick in 0..3u64,
+            groups in 1..4usize,
         ) {
-            let all: Vec<Wanted> = wants.iter().map(|(budget, idle, only)| {
+            let wanted: Vec<Wanted> = wants.iter().enumerate().map(|(index, (budget, idle, only))| {
                 let (shared, alone) = (shared(*budget, budget + idle), alone(*budget, budget + idle));
-                Wanted { shared: if *only { None } else { shared.shared }, alone: alone.alone }
+                Wanted { shared: if *only { None } else { shared.shared }, alone: alone.alone, group: index % groups }
             }).collect();
             let fit = if worst { Fit::Worst } else { Fit::First };
             let host = Host { switch: MS / 20, blocking: 0, tick: tick * MS };
-            let of = assign(&all, cores, &Rules { fit, host, most: 950 });
+            let of = assign(&wanted, cores, &Rules { fit, host, most: 950 });
             let mut placed = 0;
             for (index, core) in of.cores.iter().enumerate() {
                 placed += core.reservations.len();
                 let all: Vec<Reservation> = core.reservations.iter().map(|(_, of)| *of).collect();
                 prop_assert!(all.iter().map(Reservation::bandwidth).sum::<f64>() <= 0.95 + 1e-9);
                 prop_assert!(all.len() < 2 || (!core.alone && core_keeps(&all, &host) == Demand::Supplied));
+                let mut of_groups = core.reservations.iter().map(|(vcpu, _)| wanted[*vcpu].group);
+                prop_assert!(of_groups.next().is_none_or(|first| of_groups.all(|group| group == first)));
                 for (vcpu, reservation) in &core.reservations {
                     let alone = core.alone;
                     prop_assert_eq!(of.places[*vcpu], Ok(Place { core: index, reservation: *reservation, alone }));

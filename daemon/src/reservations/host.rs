@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use timevisor_linux::clock::monotonic;
 use timevisor_linux::cpuset::{self, CpusetError, Cpusets};
@@ -14,7 +14,8 @@ use timevisor_linux::scheduling::{
 };
 use timevisor_reservation::held::JOURNAL;
 use timevisor_reservation::{
-    Because, Core, Guarantee, Held, Host, Level, Restore, Severity, Step, Unmade, Usage, Wanted,
+    Because, Core, Guarantee, Held, Host, Level, Moved, Restore, Severity, Step, Unmade, Usage,
+    Wanted,
 };
 use timevisor_schedule::Reservation;
 
@@ -133,6 +134,8 @@ impl Restore for LinuxHost {
 }
 
 impl Host for LinuxHost {
+    type Group = PathBuf;
+
     fn now(&self) -> u64 {
         monotonic().floor_nanos().unsigned_abs()
     }
@@ -214,6 +217,11 @@ impl Host for LinuxHost {
         scheduling::wake(held.pid, held.tid, held.threads.get(&held.tid).copied())
     }
 
+    fn is_on_core(&self, held: &Held<Change>) -> bool {
+        let last = processor_of(held.pid, held.tid).ok();
+        held.core().is_none_or(|core| last == Some(core))
+    }
+
     fn check(&self, held: &Held<Change>, change: &Change) -> Result<(), String> {
         match change {
             Change::Attributes { tid, set, .. } => check_policy(*tid, set),
@@ -271,21 +279,13 @@ impl Host for LinuxHost {
         rebase(pid, gone, later)
     }
 
-    fn moves_on(&self, earlier: &Change, later: &Change) -> Option<(Change, Change)> {
-        match (earlier, later) {
-            (
-                Change::Moved { tid, to: here, from: home },
-                Change::Moved { tid: same, to: there, .. },
-            ) if tid == same => {
-                let moved = |from: &Path| Change::Moved {
-                    tid: *tid,
-                    to: there.clone(),
-                    from: from.to_owned(),
-                };
-                Some((moved(here), moved(home)))
-            }
-            _ => None,
-        }
+    fn moved(&self, change: &Change) -> Option<Moved<PathBuf>> {
+        let Change::Moved { tid, to, from } = change else { return None };
+        Some(Moved { tid: *tid, to: to.clone(), from: from.clone() })
+    }
+
+    fn moving(&self, Moved { tid, to, from }: Moved<PathBuf>) -> Change {
+        Change::Moved { tid, to, from }
     }
 
     fn usage(&self, pid: u32, tid: u32) -> Option<Usage> {
@@ -410,6 +410,8 @@ fn check_policy(tid: u32, set: &Attributes) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use timevisor_reservation::Reservations;
+
     use super::*;
 
     #[test]
@@ -463,5 +465,37 @@ mod tests {
         });
         std::fs::write(folder.path().join(JOURNAL), r#"[{"vm":3}]"#).unwrap();
         assert!(host.read().unwrap_err().to_string().contains("not understood"));
+    }
+
+    /// It has a field that this version does not know, or a change: each may be something to undo.
+    #[test]
+    fn the_journal_of_a_later_version_is_refused_and_kept() {
+        let now = r#"[{"vm":"web","vcpu":0,"pid":7,"start_time":9,"tid":8,"guarantee":{"core":1},
+            "budget":28000000,"deadline":50000000,"period":50000000,"alone":true,"changes":[],"ran":1,"since":2}]"#;
+        let later = [
+            now.replace(r#""ran":1"#, r#""irqs":[9],"ran":1"#),
+            now.replace(r#""changes":[]"#, r#""changes":[["host",{"frequency":{"core":1}}]]"#),
+            now.replace(r#"{"core":1},"#, r#"{"cluster":1},"#),
+        ];
+        for text in later {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(JOURNAL);
+            std::fs::write(&path, &text).unwrap();
+            let mut host = LinuxHost::new(folder.path());
+            let journal = host.read().map_err(with_causes);
+            let why = journal.clone().unwrap_err();
+            assert!(why.contains("another version wrote it") && why.contains("unknown"), "{why}");
+            let mut all = Reservations::start(journal, Vec::new(), &mut host);
+            // Nobody can look at it, and nobody takes it for nothing.
+            let said = all.problems();
+            assert!(
+                said[0].contains("`timevisor reserve release --all` of that version"),
+                "{said:?}"
+            );
+            let refused = all.release(None, None, &mut host).unwrap_err();
+            assert!(refused.to_string().contains("every setting that it lists stays"), "{refused}");
+            assert!(all.configure(Vec::new(), &mut host).is_empty());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
     }
 }

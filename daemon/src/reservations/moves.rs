@@ -1,7 +1,6 @@
 //! Reservations of VMs that come from another host, or have gone to one.
 
 use timevisor_protocols::control::{ErrorBody, ErrorCode};
-use timevisor_reservation::{Reason, Refusal};
 
 use super::{Reservations, control};
 use crate::vms::Vms;
@@ -55,16 +54,7 @@ impl Reservations {
         if process != self::process(vms, vm) {
             return;
         }
-        for request in requests {
-            let made = self.machine.apply(&request, &mut self.host, vms);
-            if let Err(Refusal { reason, message, next_step }) = made
-                && reason != Reason::AlreadyExists
-            {
-                tracing::warn!(
-                    "VM {vm} runs here again, without its former reservation: {message}; {next_step}"
-                );
-            }
-        }
+        self.machine.come_back(requests, &mut self.host, vms);
     }
 }
 

@@ -214,7 +214,7 @@ pub fn run_tasks(
 
 /// The jobs of a report of lab-rt, converted to this machine's clock. `here`: [`pair`] before and
 /// after.
-pub(super) fn jobs(report: &Value, here: [[i64; 2]; 2]) -> anyhow::Result<Vec<Vec<Job>>> {
+pub(crate) fn jobs(report: &Value, here: [[i64; 2]; 2]) -> anyhow::Result<Vec<Vec<Job>>> {
     let there = clock(&report["clock_ns"]).context("the guest does not know the time")?;
     // First the guest's CLOCK_MONOTONIC, then this machine's.
     let at = |ns: i64| along(along(ns, there), here.map(|[monotonic, utc]| [utc, monotonic]));
@@ -262,7 +262,7 @@ pub fn vcpu(pid: u32) -> anyhow::Result<u32> {
 
 /// CLOCK_MONOTONIC and UTC of this machine: the fastest of several readings. The lab's server
 /// serves this machine's CLOCK_REALTIME.
-pub(super) fn pair() -> [i64; 2] {
+pub(crate) fn pair() -> [i64; 2] {
     let reading = || {
         let before = monotonic();
         let utc = realtime().floor_nanos();

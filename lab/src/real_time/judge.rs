@@ -187,6 +187,20 @@ impl Judgement {
         found
     }
 
+    /// Like [`Self::of_jobs`], of a guest that runs its tasks on any of its vCPUs. `stalls`: of all their cores.
+    /// No supply says there what a lost core excuses: any loss beyond what was planned for does.
+    #[must_use]
+    pub fn of_jobs_anywhere(jobs: &[Vec<Job>], promise: &Promise, stalls: &Stalls) -> Self {
+        let mut found = Self { stalls: in_words(stalls), emulated: true, ..Self::default() };
+        for (task, jobs) in jobs.iter().enumerate() {
+            for (index, job) in jobs.iter().enumerate() {
+                let what = Judged { task, index, job: *job, from: job.release };
+                found.add(&what, promise, stalls, (|| false, |_| true), String::new);
+            }
+        }
+        found
+    }
+
     fn add(
         &mut self,
         what: &Judged,
@@ -255,6 +269,7 @@ impl Judgement {
         self.lost_and_late += other.lost_and_late;
         self.longer += other.longer;
         self.broken.extend(other.broken);
+        self.emulated |= other.emulated;
         self.most_of_deadline = self.most_of_deadline.max(other.most_of_deadline);
         self.stalls =
             if self.stalls.is_empty() { other.stalls } else { "of several runs".to_owned() };
@@ -429,6 +444,20 @@ mod tests {
         let found = judge(&in_time, &lost(3));
         assert_eq!((found.lost, found.lost_and_late), (1, 0));
         assert!(found.check().is_err(), "all of one job");
+    }
+
+    #[test]
+    fn on_any_vcpu_only_a_core_that_lost_more_than_planned_excuses() {
+        let late = vec![vec![Job { release: 0, begin: 0, end: 160 * MS }]];
+        let lost =
+            |ms: i64| Stalls::of(Some(vec![[50 * MS, (52 + ms) * MS]]), &Runtimes::default());
+        let judge = |stalls: &Stalls| Judgement::of_jobs_anywhere(&late, &promise(), stalls);
+        assert_eq!(judge(&lost(2)).broken.len(), 1);
+        let both = lost(2).and(lost(5));
+        assert_eq!((judge(&both).broken.len(), judge(&both).lost_and_late), (0, 1));
+        assert!(judge(&both).check().is_err(), "all of one job");
+        let none = Judgement::default().and(judge(&both));
+        assert!(none.emulated && none.jobs == 1);
     }
 
     #[test]

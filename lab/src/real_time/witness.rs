@@ -165,6 +165,14 @@ impl Stalls {
         self.all.iter().map(part).sum()
     }
 
+    /// What either core lost. Neither is one beside whose thread it was watched.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.watched &= other.watched;
+        self.all.extend(other.all);
+        self
+    }
+
     /// The most time lost in any span of this length, ns.
     #[must_use]
     pub fn most_in(&self, length: i64) -> u64 {

@@ -107,6 +107,18 @@ pub enum CpusetError {
         /// What it has.
         reach: String,
     },
+    /// A processor that is not isolated, on a host that has isolated ones (isolcpus).
+    #[error(
+        "processor {processor} cannot be set apart so that everything is as before afterwards: where a partition begins or ends, Linux lets \
+         every program that is pinned to nothing onto the isolated processors {isolated} (isolcpus), for good; pin the vCPU to one of \
+         {isolated} (taskset -p, virsh vcpupin) and reserve that, isolate by nohz_full and without isolcpus, or take --promise global"
+    )]
+    Spills {
+        /// Which.
+        processor: usize,
+        /// The isolated processors that are in nobody's partition.
+        isolated: String,
+    },
     /// The VM's cgroup is not in this mount.
     #[error(
         "the VM's cgroup {cgroup} is not visible here: timevisord runs in another cgroup namespace; run it on the host, or in a container \

@@ -6,6 +6,7 @@
 //! | any other | the cgroup is a partition. If the VM's cgroup is not at the top, every cgroup on the path must grant the processor (cpuset.cpus.exclusive, Linux 6.7): a *remote partition* |
 //! | in a partition that is the VM's own cgroup | a partition below it: nothing has to be granted |
 //! | isolated at boot (isolcpus), or in an isolated partition | no partition: see [`isolated`] |
+//! | any other of a host with `isolcpus` | none: [`CpusetError::Spills`] |
 //!
 //! What it does not do: take a processor from a partition further up. The kernel gives a remote partition only what
 //! nobody has taken, and a grant would make that partition smaller. It refuses.
@@ -51,6 +52,13 @@ pub(super) fn plan(
     if !is_nested && !effective(root, root)?.contains(&processor) {
         let cgroup = home.strip_prefix(root).unwrap_or(&home).display().to_string();
         return Err(CpusetError::Taken { processor, cgroup });
+    }
+    // Where a partition begins or ends, the kernel lets everybody above it use what is left, isolated processors
+    // included (`cpuset_update_tasks_cpumask`), and no call takes exactly that back.
+    let left = effective(root, root)?;
+    let spilt: Vec<usize> = isolated.iter().copied().filter(|n| left.contains(n)).collect();
+    if !is_nested && !spilt.is_empty() {
+        return Err(CpusetError::Spills { processor, isolated: affinity::text(&spilt) });
     }
     let remote = home != root && !is_nested;
     // The first file exists only with the controller, the second one since Linux 6.8.

@@ -11,6 +11,7 @@ pub(crate) mod libvirt_v2;
 pub(crate) mod many;
 pub(crate) mod moves;
 pub(crate) mod reserve;
+pub(crate) mod smp;
 pub(crate) mod unplug;
 
 use crate::nested::NESTED;
@@ -94,6 +95,20 @@ const TESTS: &[Test] = &[
         needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
         seconds: 240,
         run: moves::moves,
+    },
+    Test {
+        name: "reserve-smp",
+        about: "a guest of two vCPUs on a host inside with four cores: what plans print is run as it is, and no job is late, tasks pinned or not; two VMs are planned and reserved at once; every setting as before afterwards",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+        ],
+        seconds: 300,
+        run: smp::smp,
     },
     Test {
         name: "reserve-kvm",

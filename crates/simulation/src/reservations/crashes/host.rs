@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use timevisor_reservation::{
-    Because, Core, Guarantee, Guests, Held, Host, Level, Reason, Refusal, Restore, Severity, Step,
-    Target, Unmade, Usage, Wanted,
+    Because, Core, Guarantee, Guests, Held, Host, Level, Moved, Reason, Refusal, Restore, Severity,
+    Step, Target, Unmade, Usage, Wanted,
 };
 use timevisor_schedule::Reservation;
 
@@ -131,6 +131,8 @@ impl Restore for SimulatedHost {
 }
 
 impl Host for SimulatedHost {
+    type Group = String;
+
     fn now(&self) -> u64 {
         self.kernel.now
     }
@@ -253,6 +255,11 @@ impl Host for SimulatedHost {
         self.can_wake && self.acts() && self.kernel.wake(held.tid)
     }
 
+    fn is_on_core(&self, held: &Held<Change>) -> bool {
+        let thread = self.kernel.threads.get(&held.tid);
+        thread.is_some_and(|thread| held.core().is_none_or(|core| thread.last_core == core))
+    }
+
     fn check(&self, held: &Held<Change>, change: &Change) -> Result<(), String> {
         let in_force = match change {
             Change::Policy { tid, set, .. } => {
@@ -308,21 +315,13 @@ impl Host for SimulatedHost {
         }
     }
 
-    fn moves_on(&self, earlier: &Change, later: &Change) -> Option<(Change, Change)> {
-        match (earlier, later) {
-            (
-                Change::Moved { tid, to: here, from: home },
-                Change::Moved { tid: same, to: there, .. },
-            ) if tid == same => {
-                let moved = |from: &String| Change::Moved {
-                    tid: *tid,
-                    to: there.clone(),
-                    from: from.clone(),
-                };
-                Some((moved(here), moved(home)))
-            }
-            _ => None,
-        }
+    fn moved(&self, change: &Change) -> Option<Moved<String>> {
+        let Change::Moved { tid, to, from } = change else { return None };
+        Some(Moved { tid: *tid, to: to.clone(), from: from.clone() })
+    }
+
+    fn moving(&self, Moved { tid, to, from }: Moved<String>) -> Change {
+        Change::Moved { tid, to, from }
     }
 
     fn usage(&self, _: u32, tid: u32) -> Option<Usage> {

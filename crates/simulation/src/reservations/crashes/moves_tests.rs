@@ -101,6 +101,90 @@ fn a_vm_that_has_no_place_gets_nothing_until_there_is_room() {
     assert!(bench.machine.problems()[0].contains("alone"), "{:?}", bench.machine.problems());
 }
 
+/// Its thread left SCHED_DEADLINE a moment ago: the kernel could forget it if it came back at once.
+#[test]
+fn a_vm_that_runs_here_again_gets_what_it_had_as_soon_as_that_is_possible() {
+    let mut bench = Bench::configured(Vec::new());
+    let guests = bench.host.kernel.clone();
+    let soft = Request { alone: false, at_most: Some(30 * MS), ..request(1, None) };
+    for asked in [request(0, Some(2)), soft.clone()] {
+        bench.machine.apply(&asked, &mut bench.host, &guests).unwrap();
+    }
+    bench.pass(1000);
+    let leaves = |bench: &mut Bench| {
+        let had = bench.machine.requests("web");
+        bench.machine.release(Some("web"), None, &mut bench.host).unwrap();
+        bench.is_unchanged();
+        had
+    };
+    let had = leaves(&mut bench);
+    bench.machine.come_back(had, &mut bench.host, &guests);
+    assert!(bench.machine.held().is_empty(), "the threads pay back");
+    assert!(bench.machine.poll_at() <= bench.host.kernel.now + 20 * MS, "it is tried again soon");
+    // It leaves again before that, and comes back once more.
+    let had = leaves(&mut bench);
+    assert_eq!(had, [request(0, None), soft]);
+    bench.machine.come_back(had, &mut bench.host, &guests);
+    bench.pass(70);
+    assert!(bench.machine.held().is_empty(), "they still do");
+    bench.pass(40);
+    let mut made =
+        bench.machine.held().iter().map(|held| (held.vcpu, held.soft)).collect::<Vec<_>>();
+    made.sort_unstable();
+    assert_eq!(made, [(0, None), (1, Some((20 * MS, 30 * MS)))]);
+    assert_eq!(bench.host.warnings, [""; 0]);
+
+    // Meanwhile somebody decides otherwise: another reservation stays, and a release is one.
+    let had = leaves(&mut bench);
+    bench.machine.come_back(had, &mut bench.host, &guests);
+    let fifo = Request { promise: Promise::Fifo, alone: false, ..request(0, None) };
+    bench.machine.apply(&fifo, &mut bench.host, &guests).unwrap();
+    bench.machine.release(Some("web"), Some(1), &mut bench.host).unwrap();
+    bench.pass(1000);
+    assert_eq!((bench.policy(0), bench.policy(1)), (Policy::Fifo, Policy::Other));
+    leaves(&mut bench);
+    // It leaves while it is waited for, and that is noticed later: it still had it.
+    bench.machine.apply(&request(0, None), &mut bench.host, &guests).unwrap();
+    bench.pass(1000);
+    let had = leaves(&mut bench);
+    bench.machine.come_back(had.clone(), &mut bench.host, &guests);
+    let mut away = guests.clone();
+    away.vms.clear();
+    for _ in 0..40 {
+        bench.host.kernel.pass(50 * MS);
+        bench.machine.on_timer(&mut bench.host, &away);
+    }
+    assert_eq!(leaves(&mut bench), had);
+    // Its process ends: another one of that name is another VM.
+    bench.machine.apply(&request(0, None), &mut bench.host, &guests).unwrap();
+    bench.pass(1000);
+    let had = leaves(&mut bench);
+    bench.machine.come_back(had, &mut bench.host, &guests);
+    assert!(bench.machine.held().is_empty(), "it pays back");
+    bench.host.kernel.end_vm("web");
+    bench.host.kernel.start_vm("web", 2, false, false);
+    bench.pass(1000);
+    bench.is_unchanged();
+    assert_eq!(bench.machine.poll_at(), u64::MAX, "nothing is left to do");
+}
+
+/// What is not a matter of time is said once.
+#[test]
+fn a_vm_that_runs_here_again_and_has_no_core_is_told() {
+    let mut bench = Bench::configured(Vec::new());
+    let guests = bench.host.kernel.clone();
+    bench.machine.apply(&request(0, None), &mut bench.host, &guests).unwrap();
+    let had = bench.machine.requests("web");
+    bench.machine.release(Some("web"), None, &mut bench.host).unwrap();
+    bench.pass(1000);
+    bench.host.powerless = true;
+    bench.machine.come_back(had, &mut bench.host, &guests);
+    bench.pass(1000);
+    let said = |text: &&String| text.contains("without its former reservation");
+    assert_eq!(bench.host.warnings.iter().filter(said).count(), 1, "{:?}", bench.host.warnings);
+    bench.is_unchanged();
+}
+
 #[test]
 fn what_a_vm_had_can_be_asked_for_again() {
     let mut bench = Bench::configured(Vec::new());

@@ -60,6 +60,30 @@ fn a_move_that_is_refused_changes_nothing() {
     assert_eq!(bench.relocate(0, 1).unwrap_err().reason, Reason::Unsupported);
 }
 
+/// A debugger has its thread: it stays charged to the old core, which must not be given away.
+#[test]
+fn a_vcpu_that_sleeps_and_cannot_be_woken_does_not_move() {
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.pass(10);
+    bench.sleeps(0);
+    bench.host.can_wake = false;
+    let before = bench.host.kernel.clone();
+    let refusal = bench.relocate(0, 1).unwrap_err();
+    assert_eq!(refusal.reason, Reason::Unsupported);
+    assert!(refusal.message.contains("cannot be woken"), "{refusal}");
+    assert!(refusal.message.contains("move it when it runs"), "{refusal}");
+    assert_eq!(bench.host.kernel.threads, before.threads);
+    assert_eq!(bench.host.kernel.folders, before.folders);
+    assert_eq!(bench.host.kernel.journal, before.journal);
+    assert_eq!((bench.core(0), bench.policy(0)), (Some(3), deadline(20)));
+    bench.host.can_wake = true;
+    bench.relocate(0, 1).unwrap();
+    assert_eq!((bench.core(0), bench.policy(0)), (Some(1), deadline(20)));
+    bench.release();
+    bench.unchanged();
+}
+
 #[test]
 fn moves_of_several_reservations_of_one_vm_leave_nothing_behind() {
     let all: [&[(u32, usize)]; 4] =

@@ -147,3 +147,51 @@ fn a_sleeping_vcpu_gets_the_budget_that_was_asked_for_last() {
         bench.unchanged();
     }
 }
+
+/// An earlier version did not write when threads started. What it held is held on, what it changed is
+/// undone, and threads that get the ids of those from now on are told from them.
+#[test]
+fn a_journal_without_start_times_is_held_on_and_completed() {
+    let older = |bench: &mut Bench| {
+        bench.host.kernel.journal.iter_mut().for_each(|held| held.threads.clear());
+    };
+    for reused in [false, true] {
+        let mut bench = Bench::with(Vec::new(), true);
+        bench.apply(&request(0, 20)).unwrap();
+        bench.apply(&request(1, 20)).unwrap();
+        bench.pass(1_005);
+        older(&mut bench);
+        bench.restart();
+        assert_eq!((bench.policy(0), bench.policy(1)), (deadline(20), deadline(20)));
+        let journal = bench.host.kernel.journal.clone();
+        assert_eq!(journal.len(), 2);
+        for held in &journal {
+            let own = bench.host.kernel.threads[&held.tid].started;
+            assert_eq!(held.threads.get(&held.tid), Some(&own));
+        }
+        if reused {
+            // A thread of somebody else gets the id of vCPU 1's, in the daemon's absence.
+            bench.host.kernel.unplug_vcpu("web", true);
+            bench.restart();
+            assert_eq!(bench.machine.held().len(), 1);
+        }
+        bench.release();
+        bench.unchanged();
+    }
+    // The vCPU was replaced before this version came, by a thread with its id: that is an ordinary one.
+    let mut bench = Bench::new();
+    bench.apply(&request(0, 20)).unwrap();
+    bench.host.kernel.replace_vcpu_by_its_id("web", 0);
+    older(&mut bench);
+    bench.restart();
+    assert!(bench.machine.held().is_empty());
+    bench.unchanged();
+    // And without a daemon.
+    let mut bench = Bench::new();
+    bench.apply(&request(1, 20)).unwrap();
+    bench.host.kernel.unplug_vcpu("web", true);
+    older(&mut bench);
+    let journal = bench.host.kernel.journal.clone();
+    assert_eq!(release_all(&mut bench.host, &journal), [""; 0]);
+    assert_eq!(bench.host.kernel.differences(), [""; 0]);
+}
