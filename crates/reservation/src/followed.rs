@@ -1,7 +1,11 @@
 //! Reservations that follow what introspection learns about a guest's tasks.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use timevisor_schedule::Reservation;
 
+use crate::held::Held;
 use crate::host::{Guests, Host};
 use crate::machine::Reservations;
 use crate::request::{Promise, Reason, Refusal, Request};
@@ -18,7 +22,33 @@ pub enum Followed {
     AnyOf(u32),
 }
 
+impl Followed {
+    fn vcpus(self) -> Range<u32> {
+        match self {
+            Self::Only => 0..1,
+            Self::One(vcpu) => vcpu..vcpu.saturating_add(1),
+            Self::AnyOf(count) => 0..count,
+        }
+    }
+}
+
 impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C> {
+    /// Whether each vCPU on which a VM's tasks may run has a reservation, one that follows them or another.
+    #[must_use]
+    pub fn serves(&self, vm: &str, on: Followed) -> bool {
+        on.vcpus().all(|vcpu| self.book.find(vm, vcpu).is_some())
+    }
+
+    /// The VMs whose guests' tasks a reservation follows, of the vCPUs that a user means.
+    #[must_use]
+    pub fn followed_vms(&self, vm: Option<&str>, vcpu: Option<u32>) -> BTreeSet<String> {
+        let is_meant = |held: &&Held<C>| {
+            vm.is_none_or(|vm| *vm == held.vm) && vcpu.is_none_or(|vcpu| vcpu == held.vcpu)
+        };
+        let followed = self.book.held.iter().filter(|held| held.followed);
+        followed.filter(is_meant).map(|held| held.vm.clone()).collect()
+    }
+
     /// Sets the reservation of each vCPU on which a VM's tasks may run to what introspection learned
     /// that they need; with `None`, releases them. Reservations that were made by hand or configured
     /// stay unchanged. Where one vCPU's is refused, the others are as before.
@@ -34,11 +64,7 @@ impl<C: Clone + PartialEq + std::fmt::Debug + std::fmt::Display> Reservations<C>
         guests: &impl Guests,
     ) -> Result<(), Refusal> {
         let Some((wanted, alone)) = wanted else { return self.end_following(vm, host) };
-        let vcpus = match on {
-            Followed::Only => 0..1,
-            Followed::One(vcpu) => vcpu..vcpu.saturating_add(1),
-            Followed::AnyOf(count) => 0..count,
-        };
+        let vcpus = on.vcpus();
         let by_hand = |vcpu| self.book.find(vm, vcpu).is_some_and(|i| !self.book.held[i].followed);
         if vcpus.clone().any(by_hand) {
             let text = "it has a reservation that was made by hand, or is configured".to_owned();

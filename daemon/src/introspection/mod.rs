@@ -69,6 +69,9 @@ use crate::vms::Vms;
 
 /// Why a VM must not migrate.
 const STUCK: &str = "trap points of an earlier session cannot be removed from its code";
+/// Why nothing is reserved for tasks that need it.
+const RELEASED: &str = "a user has released it; it is made again when the tasks' needs change, or after another attach";
+const GONE: &str = "it has gone; timevisord tries to make it again";
 /// How often sessions are looked after without a report.
 const INTERVAL: Duration = Duration::from_nanos(20_000_000);
 
@@ -207,7 +210,7 @@ impl Introspection {
             let stays = session.is_alive();
             if !stays {
                 tracing::info!("VM {vm} has ended, and its introspection with it");
-                reservations.forget_late(vm);
+                reservations.forget_guest(vm);
                 introspector.tell(&Order::Detach { number: session.number });
             }
             stays
@@ -419,6 +422,13 @@ fn follow(
     reservations: &mut Reservations,
 ) -> Option<u64> {
     let alone = session.sharing()? == Sharing::Alone;
+    let on = session.followed();
+    let (is_there, is_released) = reservations.serves(vm, on);
+    if session.follow.on_look(is_there, is_released, now) {
+        let why = if is_released { RELEASED } else { GONE };
+        session.reserved =
+            IntrospectReserved { refused: Some(why.to_owned()), ..IntrospectReserved::default() };
+    }
     let new = session.take_need();
     let (need, asked) = session.follow.next(new, now)?;
     let wanted = match &need {
@@ -432,12 +442,14 @@ fn follow(
             return None;
         }
     };
-    let on = session.followed();
     match reservations.follow_guest(vm, wanted.map(|wanted| (wanted, alone)), on, vms) {
         Ok(()) => {
             let (budget_ns, period_ns) = wanted.map_or((0, 0), |of| (of.budget(), of.period()));
             session.reserved =
                 IntrospectReserved { budget_ns, period_ns, after_ns: None, refused: None };
+            if wanted.is_some() {
+                session.follow.on_success(need);
+            }
             asked
         }
         Err(ErrorBody { code, message: text, .. }) => {

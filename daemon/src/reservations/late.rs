@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use timevisor_introspection::tasks::late::Late;
-use timevisor_protocols::control::{self, MissedCause, MissedJob, ReserveRow};
+use timevisor_protocols::control::{self, LateJob, MissedCause, MissedJob, ReserveRow};
 
 /// As many vCPUs of a VM as are remembered.
 const MOST: usize = 1024;
+/// As many jobs of a vCPU as are told one by one.
+const RECENT: usize = 10;
 
 /// Late jobs of each VM's vCPUs, whether they have a reservation or not.
 #[derive(Debug, Default)]
@@ -22,8 +24,7 @@ impl LateJobs {
         let mut unknown = control::LateJobs::default();
         let of =
             if has_room { self.0.entry((vm.to_owned(), vcpu)).or_default() } else { &mut unknown };
-        let cause = missed.map(|missed| missed.cause);
-        let (counted, why) = match cause {
+        let (counted, why) = match missed.map(|missed| missed.cause) {
             Some(MissedCause::HostBroke) => {
                 (&mut of.host_broke, "the host: it gave the vCPU less than its reservation")
             }
@@ -35,18 +36,29 @@ impl LateJobs {
                 (&mut of.guest_policy, "the guest: its vCPU slept meanwhile")
             }
             Some(MissedCause::Unclear) => (&mut of.unclear, "not known"),
-            None => (&mut of.unclear, "not known, as the vCPU had no reservation all the time"),
+            None => (
+                &mut of.unclear,
+                "not known: the vCPU had no reservation all the time, or samples of that time came too late",
+            ),
         };
         *counted = counted.saturating_add(1);
         let took = late.ended.saturating_sub(late.released).unsigned_abs();
-        of.last_late_by_ns = took.saturating_sub(late.deadline);
-        of.last_task.clone_from(&late.task);
-        of.last_cause = cause;
+        let late_by_ns = took.saturating_sub(late.deadline);
+        if of.recent.len() >= RECENT {
+            of.recent.remove(0);
+        }
+        of.recent.push(LateJob {
+            task: late.task.clone(),
+            released_ns: u64::try_from(late.released).unwrap_or(0),
+            ended_ns: u64::try_from(late.ended).unwrap_or(0),
+            late_by_ns,
+            missed,
+        });
+        let [late_by, deadline] = [late_by_ns, late.deadline].map(ms);
+        let got = missed.map(|missed| got(&missed)).unwrap_or_default();
         format!(
-            "a job of task {} ended at least {:.1} ms after its deadline of {:.1} ms on vCPU {vcpu}; because of {why}",
-            late.task,
-            of.last_late_by_ns as f64 / 1e6,
-            late.deadline as f64 / 1e6
+            "a job of task {} ended at least {late_by} after its deadline of {deadline} on vCPU {vcpu}; because of {why}{got}",
+            late.task
         )
     }
 
@@ -60,6 +72,19 @@ impl LateJobs {
         let late = self.0.get(&(row.vm.clone(), row.vcpu)).cloned();
         ReserveRow { late, ..row }
     }
+}
+
+/// What the vCPU got while the job was there.
+fn got(missed: &MissedJob) -> String {
+    let MissedJob { looked_at_ns, ran_ns, waited_ns, missing_ns, .. } = *missed;
+    let missing =
+        if missing_ns > 0 { format!(", {} too little", ms(missing_ns)) } else { String::new() };
+    let [looked_at, ran, waited] = [looked_at_ns, ran_ns, waited_ns].map(ms);
+    format!(" (in {looked_at} of that time it ran for {ran}{missing}, and waited for {waited})")
+}
+
+fn ms(ns: u64) -> String {
+    format!("{:.1} ms", ns as f64 / 1e6)
 }
 
 #[cfg(test)]
@@ -76,12 +101,19 @@ mod tests {
             deadline: 100_000_000,
         };
         let missed = |cause| {
-            Some(MissedJob { cause, looked_at_ns: 1, ran_ns: 1, waited_ns: 1, missing_ns: 1 })
+            let [looked_at_ns, ran_ns, waited_ns] = [100_000_000, 8_000_000, 90_000_000];
+            Some(MissedJob { cause, looked_at_ns, ran_ns, waited_ns, missing_ns: 42_000_000 })
         };
         let mut all = LateJobs::default();
         let said = all.count("web", &late, missed(MissedCause::HostBroke));
         assert!(
             said.contains("7 rt") && said.contains("12.0 ms") && said.contains("the host"),
+            "{said}"
+        );
+        assert!(
+            said.ends_with(
+                "(in 100.0 ms of that time it ran for 8.0 ms, 42.0 ms too little, and waited for 90.0 ms)"
+            ),
             "{said}"
         );
         all.count("web", &late, missed(MissedCause::GuestPolicy));
@@ -91,12 +123,18 @@ mod tests {
             (found.host_broke, found.guest_policy, found.unclear, found.count()),
             (1, 1, 1, 3)
         );
-        assert_eq!(found.last_cause, None);
+        let last = &found.recent[2];
+        assert_eq!((last.released_ns, last.ended_ns), (50_000_000, 162_000_000));
+        assert_eq!((last.late_by_ns, last.missed), (12_000_000, None));
+        assert_eq!(found.recent[0].missed, missed(MissedCause::HostBroke));
         // What a QEMU says of its vCPUs is bounded, and costs others nothing.
         for vcpu in 0..=u16::MAX / 16 {
             all.count("db", &Late { vcpu, ..late.clone() }, None);
         }
         assert_eq!(all.0.len(), MOST + 1);
+        (0..RECENT).for_each(|_| drop(all.count("db", &late, None)));
+        let found = &all.0[&("db".to_owned(), 1)];
+        assert_eq!((found.count(), found.recent.len()), (11, RECENT));
         all.forget("db");
         assert_eq!(all.0.len(), 1);
     }

@@ -23,7 +23,7 @@ mod moves;
 mod plan;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use timevisor_introspection::tasks::late::Late;
@@ -49,6 +49,8 @@ pub struct Reservations {
     late: LateJobs,
     /// What VMs had that have left.
     left: BTreeMap<String, Left>,
+    /// VMs of which a user has released a reservation that followed the guest, until introspection has taken it in.
+    released: BTreeSet<String>,
 }
 
 impl Reservations {
@@ -58,7 +60,13 @@ impl Reservations {
         let journal = host.read().map_err(with_causes);
         let configured = configured.iter().map(control::request).collect();
         let machine = reservation::Reservations::start(journal, configured, &mut host);
-        Self { host, machine, late: LateJobs::default(), left: BTreeMap::new() }
+        Self {
+            host,
+            machine,
+            late: LateJobs::default(),
+            left: BTreeMap::new(),
+            released: BTreeSet::new(),
+        }
     }
 
     pub fn poll_at(&self) -> Duration {
@@ -97,6 +105,7 @@ impl Reservations {
 
     /// Answers `reserve_release`.
     pub fn release(&mut self, release: &ReserveRelease) -> Response {
+        self.released.extend(self.machine.followed_vms(release.vm.as_deref(), release.vcpu));
         match self.machine.release(release.vm.as_deref(), release.vcpu, &mut self.host) {
             Ok(problems) => self.answer(Vec::new(), problems),
             Err(refusal) => Response::Error(control::error(refusal)),
@@ -143,8 +152,9 @@ impl Reservations {
     }
 
     /// A VM has ended.
-    pub fn forget_late(&mut self, vm: &str) {
+    pub fn forget_guest(&mut self, vm: &str) {
         self.late.forget(vm);
+        self.released.remove(vm);
     }
 
     /// Sets a VM's reservations to what introspection learned that its tasks need (and whether each
@@ -157,6 +167,12 @@ impl Reservations {
         vms: &Vms,
     ) -> Result<(), ErrorBody> {
         self.machine.follow_guest(vm, wanted, on, &mut self.host, vms).map_err(control::error)
+    }
+
+    /// Whether all vCPUs on which a VM's tasks may run have a reservation, and whether a user has released one
+    /// that followed them since the last call.
+    pub fn serves(&mut self, vm: &str, on: Followed) -> (bool, bool) {
+        (self.machine.serves(vm, on), self.released.remove(vm))
     }
 
     fn answer(&self, changes: Vec<String>, problems: Vec<String>) -> Response {

@@ -201,6 +201,14 @@ pub fn run_tasks(
     tasks: &[String],
 ) -> anyhow::Result<Run> {
     let words = arguments(turns, seconds, hog, shift_ms, tasks).join(" ");
+    recorded(guest, &words, seconds)
+}
+
+/// Runs `lab-rt` with these words, which takes so many seconds where nothing else runs.
+///
+/// # Errors
+/// As [`run`].
+pub fn recorded(guest: &mut Client, words: &str, seconds: u64) -> anyhow::Result<Run> {
     let patience = Duration::from_secs(60 + 30 * seconds);
     let recording = Recording::start(vcpu(guest.guest.pid())?)?;
     let before = pair();

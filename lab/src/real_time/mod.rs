@@ -6,6 +6,7 @@
 //! | `costs.rs` | the actual cost of each job of a run |
 //! | `load.rs` | what keeps the host busy: ordinary processes, or the paper's real-time tasks |
 //! | `judge.rs` | whether each job was in time, and which late ones are excused |
+//! | `late.rs` | what timevisord tells of late jobs, beside what the guest has measured |
 //! | `plan.rs` | what `reserve plan` recommends for a guest's tasks |
 //! | `witness.rs` | when a core was taken away |
 //! | `runtimes.rs` | when a thread ran |
@@ -15,6 +16,7 @@
 pub mod costs;
 mod inside;
 pub mod judge;
+pub mod late;
 mod load;
 pub mod plan;
 pub mod runtimes;

@@ -40,9 +40,9 @@ pub use request::{
     NameError, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,
 };
 pub use reserve::{
-    HostCore, HostCores, HostOverheads, LateJobs, MissedCause, MissedJob, Promise, Reservations,
-    ReserveApply, ReserveAudit, ReserveCores, ReserveMissed, ReserveMove, ReserveRelease,
-    ReserveRow,
+    HostCore, HostCores, HostOverheads, LateJob, LateJobs, MissedCause, MissedJob, Promise,
+    Reservations, ReserveApply, ReserveAudit, ReserveCores, ReserveMissed, ReserveMove,
+    ReserveRelease, ReserveRow,
 };
 pub use response::{
     ClockSummary, CounterSummary, Discipline, ErrorBody, ErrorCode, LeapSummary, Now, NtsSummary,

@@ -104,7 +104,8 @@ pub enum MissedCause {
     GuestUnderDeclared,
     /// The vCPU slept although the job was ready.
     GuestPolicy,
-    /// The time between release and deadline was too short to tell.
+    /// The time between release and deadline was too short to tell, or the vCPU got a little less than its
+    /// reservation and may have slept unseen.
     Unclear,
 }
 
@@ -124,8 +125,7 @@ pub struct MissedJob {
     pub missing_ns: u64,
 }
 
-/// Late jobs that introspection has seen, by the cause that the host's samples show; since the introspection
-/// began.
+/// Late jobs that introspection has seen, by the cause that the host's samples show; since the VM is there.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LateJobs {
     /// The vCPU got less than its reservation.
@@ -136,12 +136,24 @@ pub struct LateJobs {
     pub guest_policy: u64,
     /// The cause is not known.
     pub unclear: u64,
-    /// The last one's task: its thread id and name.
-    pub last_task: String,
-    /// How long after its deadline that one ended, at least.
-    pub last_late_by_ns: u64,
-    /// Its cause.
-    pub last_cause: Option<MissedCause>,
+    /// The last ones, the newest last.
+    pub recent: Vec<LateJob>,
+}
+
+/// A late job that introspection has seen.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LateJob {
+    /// Its task: its thread id and name.
+    pub task: String,
+    /// When it was released, at the latest; ns of the host's CLOCK_MONOTONIC.
+    pub released_ns: u64,
+    /// When it ended; ns of the host's CLOCK_MONOTONIC.
+    pub ended_ns: u64,
+    /// How long after its deadline it ended, at least.
+    pub late_by_ns: u64,
+    /// Why, as for [`super::Request::ReserveMissed`] from its release until its end; absent: the vCPU had no
+    /// reservation all that time, or samples of it came too late.
+    pub missed: Option<MissedJob>,
 }
 
 impl LateJobs {

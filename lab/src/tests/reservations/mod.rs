@@ -6,6 +6,7 @@ pub(crate) mod floors;
 pub(crate) mod hosts;
 pub(crate) mod inherits;
 pub(crate) mod kvm;
+pub(crate) mod late;
 pub(crate) mod libvirt;
 pub(crate) mod libvirt_v2;
 pub(crate) mod many;
@@ -15,7 +16,7 @@ pub(crate) mod smp;
 pub(crate) mod unplug;
 
 use crate::nested::NESTED;
-use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Root};
+use crate::scenario::Need::{Apt, ExclusiveCpu, Fetched, Plugin, Root};
 use crate::scenario::{Family, Test, Tier};
 
 /// The family's table.
@@ -87,6 +88,21 @@ const TESTS: &[Test] = &[
         ],
         seconds: 60,
         run: unplug::unplug_ends,
+    },
+    Test {
+        name: "reserve-late",
+        about: "an introspected guest's late jobs and their causes: what its own program measures, with longer jobs, a promise that somebody breaks, and without either",
+        tier: Tier::All,
+        needs: &[
+            Root,
+            ExclusiveCpu,
+            Fetched("busybox"),
+            Fetched("kernel:trixie-backports"),
+            Fetched("qemu-10"),
+            Plugin,
+        ],
+        seconds: 190,
+        run: late::late,
     },
     Test {
         name: "reserve-move",

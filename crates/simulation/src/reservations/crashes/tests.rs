@@ -494,7 +494,14 @@ fn what_follows_a_guest_is_on_the_vcpus_where_its_tasks_run() {
     bench.follow_on(Some(&of(10)), Followed::AnyOf(2)).unwrap();
     bench.follow_on(Some(&of(20)), Followed::AnyOf(2)).unwrap();
     assert_eq!(held(&bench), [(0, 20), (1, 20)]);
+    assert!(bench.machine.serves("web", Followed::AnyOf(2)));
+    assert_eq!(bench.machine.followed_vms(None, Some(1)), ["web".to_owned()].into());
+    assert!(bench.machine.followed_vms(Some("db"), None).is_empty());
+    bench.machine.release(Some("web"), Some(1), &mut bench.host).unwrap();
+    assert!(!bench.machine.serves("web", Followed::AnyOf(2)));
+    assert!(bench.machine.serves("web", Followed::Only));
     bench.follow_on(None, Followed::AnyOf(2)).unwrap();
+    assert!(!bench.machine.serves("web", Followed::Only));
     bench.unchanged();
     bench.pass(200);
     // One core is left: the first vCPU would have it, but not the second.

@@ -9,6 +9,10 @@
 //! that releases meet a reservation's periods at another moment each time. Every job's release,
 //! start and end are given by CLOCK_MONOTONIC, and that clock is given together with the page's UTC
 //! before and afterwards, so that the host can convert them.
+//! `lab-rt late TURNS SECONDS for|until COST/PERIOD LONGER/EVERY` runs one task under SCHED_FIFO that sleeps before
+//! each job, beside a busy thread. One job of EVERY costs LONGER instead of COST.
+
+mod late;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,8 +55,9 @@ fn main() -> Result<()> {
             let releases = Releases::new(seconds.parse()?, shift.parse()?, &tasks);
             run(turns.parse()?, &releases, hog == "1", &tasks)
         }
+        ["late", ref plan @ ..] => late::run(&late::Plan::parse(plan)?),
         _ => anyhow::bail!(
-            "usage: lab-rt calibrate | run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]..."
+            "usage: lab-rt calibrate | run TURNS SECONDS HOG SHIFT COST/PERIOD[/RUNTIME]... | late TURNS SECONDS for|until COST/PERIOD LONGER/EVERY"
         ),
     }
 }
