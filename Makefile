@@ -83,7 +83,7 @@ fuzz-check: ## The fuzz targets build
 	@$(STEP) "fuzz targets" $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
 docs: ## Documentation: links, commands with their options, keys, words (docs/check.py)
-	@$(STEP) "the programs whose commands are documented" $(CARGO) build --quiet --workspace --bin timevisor --bin timevisord --bin timevisor-guest --bin timevisor-bus
+	@$(STEP) "the programs whose commands are documented" $(CARGO) build --quiet --workspace --bin timevisor --bin timevisord --bin timevisor-guest --bin timevisor-bus --bin timevisor-observe
 	@$(STEP) "docs/check_test.py" python3 -B docs/check_test.py
 	@$(STEP) "documentation" python3 -B docs/check.py
 

@@ -28,14 +28,14 @@ FENCE = re.compile(r"^(`{3,})(.*)$")
 # What run= may name: blocks that the lab test docs-commands runs, and those of cluster-how-to.
 RUNNERS = {"start", "cluster", "group"}
 SHELL = {"sh", "bash", "shell", "console"}
-PROGRAMS = ("timevisor-guest", "timevisor-bus", "timevisord", "timevisor")
+PROGRAMS = ("timevisor-guest", "timevisor-bus", "timevisor-observe", "timevisord", "timevisor")
 WORDS = [
     "anew", "whoever", "whatever it", "other than", "all the same", "of its own accord", "so long as", "so long may",
     "for so long", "is told of", "begun again anew",
 ]
 # A folder of the repository, as the beginning of a path in code quotes.
 FOLDERS = ("crates/", "clients/", "daemon/", "agent/", "cli/", "lab/", "experiments/", "benches/", "packaging/",
-           "plugins/", "fuzz/", "scenarios/", "docs/", "bpf/")
+           "plugins/", "fuzz/", "scenarios/", "docs/", "bpf/", "observe/")
 # Sections of timevisord.toml that a page may name by `section.key`.
 SECTIONS = ("clock", "guests", "server", "introspection")
 # Task and fleet files of `reserve plan`, introspection plugins, Cargo.toml and the like have sections, too.
@@ -319,7 +319,7 @@ def built_programs(given):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", help="the folder with timevisor, timevisord, timevisor-guest and timevisor-bus")
+    parser.add_argument("--bin", help="the folder with timevisor, timevisord, timevisor-guest, timevisor-bus and timevisor-observe")
     checks = Checks(built_programs(parser.parse_args().bin))
     found = pages()
     for page in found:

@@ -1,4 +1,5 @@
-//! One request over the control socket.
+//! One request over the control socket; a question over the read-only one where that is all that this
+//! user may use.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -7,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use timevisor_protocols::control::{ClientCodec, ErrorBody, Request, Response};
+use timevisor_protocols::control::{
+    ClientCodec, ErrorBody, OBSERVE_NAME, OBSERVERS, Request, Response, SOCKET_NAME,
+};
 
 use crate::exit::NobodyThere;
 
@@ -28,8 +31,7 @@ impl std::error::Error for Refused {}
 
 /// Asks the daemon; its error answers become errors here.
 pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
-    let path = run_directory.join("control");
-    let mut stream = UnixStream::connect(&path).map_err(|error| explain(&path, error))?;
+    let mut stream = connect(run_directory, request)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream
         .write_all(&ClientCodec::encode(request)?)
@@ -52,6 +54,29 @@ pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
             };
         }
     }
+}
+
+fn connect(run_directory: &Path, request: &Request) -> Result<UnixStream> {
+    let control = run_directory.join(SOCKET_NAME);
+    let error = match UnixStream::connect(&control) {
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
+    };
+    let is_roots = error.kind() == ErrorKind::PermissionDenied;
+    if !is_roots || request.question().is_none() {
+        return Err(explain(&control, error));
+    }
+    let observe = run_directory.join(OBSERVE_NAME);
+    UnixStream::connect(&observe).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => anyhow!(
+            "{} is for root and the group {OBSERVERS}; run this as root, or let root add you with `usermod -aG {OBSERVERS} USER` \
+             and log in again (`timevisor now` needs neither)",
+            observe.display()
+        ),
+        // A daemon that is older than this socket.
+        ErrorKind::NotFound => explain(&control, ErrorKind::PermissionDenied.into()),
+        _ => explain(&observe, error),
+    })
 }
 
 fn explain(path: &Path, error: std::io::Error) -> anyhow::Error {

@@ -23,7 +23,7 @@ use timevisor_linux::route_watch::RouteWatch;
 use timevisor_linux::signals::{Signal, Signals};
 use timevisor_linux::udp::Sockets;
 use timevisor_linux::{descriptors, truncation};
-use timevisor_protocols::control::{ErrorCode, Request, Response};
+use timevisor_protocols::control::{ErrorCode, OBSERVE_NAME, Request, Response, SOCKET_NAME};
 use timevisor_time::Duration;
 
 use self::changes::ServerDue;
@@ -36,6 +36,7 @@ use crate::discipline::Discipline;
 use crate::grid;
 use crate::introspection::Introspection;
 use crate::notices::Notices;
+use crate::observers::Observers;
 use crate::parser::Parser;
 use crate::references::{Reference, Surroundings};
 use crate::report;
@@ -58,6 +59,8 @@ enum Token {
     Vm(VmToken),
     Timeline(TimelineToken),
     Introspector,
+    /// The thread of the read-only socket has a question.
+    Observers,
 }
 
 /// Routes and addresses come in several messages.
@@ -95,6 +98,7 @@ pub struct Daemon {
     /// `None` on hosts whose counter is invariant.
     ages: Option<Ages>,
     control: Control,
+    observers: Observers,
     server: Option<Server>,
     server_due: Option<ServerDue>,
     /// Why there is none although the configuration wants one.
@@ -127,7 +131,8 @@ impl Daemon {
         let mut clock = HostClock::start(&config, names)?;
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
         let discipline = Discipline::start(&config, boot, &clock, now);
-        let control = Control::listen(&config.run_directory.join("control"))?;
+        let control = Control::listen(&config.run_directory.join(SOCKET_NAME))?;
+        let observers = Observers::listen(&config.run_directory.join(OBSERVE_NAME))?;
         let (serves, directory) = (&config.server, &config.run_directory);
         let server = Server::start(serves, &config.clusters, directory, clock.calibration)?;
         let timelines = Timelines::start(&config, &clock, now)?;
@@ -165,6 +170,7 @@ impl Daemon {
             introspection,
             ages,
             control,
+            observers,
             server,
             server_due: None,
             server_problem: None,
@@ -226,6 +232,7 @@ impl Daemon {
                         &self.clock,
                     ),
                     Token::Client(slot) => self.client_ready(slot),
+                    Token::Observers => self.observers_ready(),
                     Token::Vm(token) => {
                         self.vms.on_ready(token, &self.clock);
                         self.timelines.follow(&mut self.clock, &mut self.vms);
@@ -275,6 +282,8 @@ impl Daemon {
             tokens.push(slot.map_or(Token::Listener, Token::Client));
             fds.push(PollFd::readable(fd));
         }
+        tokens.push(Token::Observers);
+        fds.push(PollFd::readable(self.observers.fd()));
         for (index, reference) in self.references.iter().enumerate() {
             for fd in reference.fds() {
                 tokens.push(Token::Reference(index));
@@ -436,6 +445,15 @@ impl Daemon {
         }
     }
 
+    /// Answers one question of the read-only socket's thread. It asks each at most a few times a
+    /// second, however many clients it has; the next one comes with the next turn of the loop.
+    fn observers_ready(&mut self) {
+        if let Some(question) = self.observers.asked() {
+            let response = self.respond(&question.request());
+            self.observers.tell(question, response);
+        }
+    }
+
     fn respond(&mut self, request: &Request) -> Response {
         match request {
             Request::Status => {
@@ -473,6 +491,9 @@ impl Daemon {
             | Request::SourceOffline(_)
             | Request::SourceOnline(_)
             | Request::Reload => self.change(request),
+            Request::Timelines => {
+                Response::Timelines(self.timelines.report(&self.clock, &self.vms))
+            }
             Request::VmList => self.vms.list(&self.notices),
             Request::VmAdd(add) => {
                 let admit = |vms: &Vms, name: &str| self.reservations.admit(name, vms);

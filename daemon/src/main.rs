@@ -14,6 +14,7 @@
 //! | `notices.rs` | what guests are told of disruptions to come |
 //! | `vms/` | VMs: discovery, attachment, publication |
 //! | `control.rs` | the control socket |
+//! | `observers/` | the read-only socket, in a thread |
 //! | `grid.rs` | moments that what is regular shares |
 //! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
@@ -40,6 +41,7 @@ mod listening;
 #[cfg(test)]
 mod mutation;
 mod notices;
+mod observers;
 mod panics;
 mod parser;
 mod references;

@@ -32,12 +32,13 @@ const STATIC: &[&str] = &[
     "--example=kv",
     "--example=controller",
 ];
-/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, the bus, the node
-/// of ROS, and the experiments, which share the lab's own build.
+/// What is built dynamically and without optimization: the daemon for LD_PRELOAD, the bus, the
+/// metrics, the node of ROS, and the experiments, which share the lab's own build.
 const DYNAMIC: &[&str] = &[
     "--bin=timevisor",
     "--bin=timevisord",
     "--bin=timevisor-bus",
+    "--bin=timevisor-observe",
     "--bin=timevisor-ros",
     "--bin=timevisor-experiments",
 ];

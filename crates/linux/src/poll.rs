@@ -56,6 +56,12 @@ impl<'fd> PollFd<'fd> {
         Self::new(fd, libc::POLLIN | libc::POLLOUT)
     }
 
+    /// Waits for neither: only an error, or that the other end has closed.
+    #[must_use]
+    pub fn idle(fd: BorrowedFd<'fd>) -> Self {
+        Self::new(fd, 0)
+    }
+
     fn new(fd: BorrowedFd<'fd>, events: libc::c_short) -> Self {
         Self(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }, core::marker::PhantomData)
     }

@@ -1,6 +1,6 @@
-//! Users of this host by name: what /etc/passwd says.
+//! Users and groups of this host by name: what /etc/passwd and /etc/group say.
 //!
-//! It does not ask a directory service (NSS): the user ids of such users have to be given as numbers.
+//! It does not ask a directory service (NSS): the ids of such users have to be given as numbers.
 
 use std::fs;
 
@@ -10,7 +10,13 @@ pub fn uid_of(user: &str) -> Option<u32> {
     find(&fs::read_to_string("/etc/passwd").unwrap_or_default(), user)
 }
 
-/// As [`uid_of`], in the text of /etc/passwd.
+/// The group id of a group that is given by name or as a number; `None` if there is no such name.
+#[must_use]
+pub fn gid_of(group: &str) -> Option<u32> {
+    find(&fs::read_to_string("/etc/group").unwrap_or_default(), group)
+}
+
+/// As [`uid_of`], in the text of /etc/passwd or, with the same first three fields, /etc/group.
 fn find(users: &str, user: &str) -> Option<u32> {
     let field = |line: &str| {
         let mut fields = line.split(':');
@@ -30,5 +36,7 @@ mod tests {
         assert_eq!(find(users, "107"), Some(107));
         assert_eq!(find(users, "libvirt"), None);
         assert_eq!(uid_of("root"), Some(0));
+        assert_eq!(find("timevisor:x:997:ann,bob\n", "timevisor"), Some(997));
+        assert_eq!(gid_of("root"), Some(0));
     }
 }

@@ -99,6 +99,15 @@ impl Timeline {
         matches!(self.reach, Reach::Private(_))
     }
 
+    /// The tenant that created it; `None` for a built-in or configured one.
+    #[must_use]
+    pub const fn creator(&self) -> Option<&Tenant> {
+        match &self.reach {
+            Reach::Configured(_) => None,
+            Reach::Private(tenant) => Some(tenant),
+        }
+    }
+
     /// True if the tenant may bind to it.
     #[must_use]
     pub fn visible_to(&self, tenant: &Tenant) -> bool {

@@ -28,6 +28,7 @@ use timevisor_linux::clock::monotonic;
 use timevisor_protocols::channel::{
     Achieved, Event, HostPage, Problem, Request, Response, ServerConfig,
 };
+use timevisor_protocols::control::Timelines as ControlTimelines;
 use timevisor_time::Duration;
 use timevisor_timelines::{ClockId, Owner, Registry, Scale, Source, Tenant, Timeline};
 
@@ -265,6 +266,15 @@ impl Timelines {
         for (session, event) in events {
             self.connections.tell(session, &event);
         }
+    }
+
+    /// Answers `timelines`.
+    pub fn report(&mut self, clock: &HostClock, vms: &Vms) -> ControlTimelines {
+        self.clocks.advance(clock.counter.read_ordered());
+        let (clocks, ages) = (&self.clocks, &self.ages);
+        let gives =
+            |timeline: &Timeline, owner: &Owner| achieved(clocks, ages, vms, timeline, owner);
+        ControlTimelines { timelines: self.registry.report(gives) }
     }
 
     /// Whether the file of one of the host's further pages was truncated.

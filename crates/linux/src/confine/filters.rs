@@ -106,10 +106,11 @@ pub(super) fn sockets() -> Result<BpfProgram, ConfineError> {
     program(&[&SOCKETS, OLD_POLL], Rules::new())
 }
 
-/// The same, and to accept connections.
+/// The same, and to accept connections, and to ask whose a Unix socket's peer is.
 pub(super) fn listeners() -> Result<BpfProgram, ConfineError> {
     let mut rules = Rules::new();
     rules.insert(libc::SYS_ioctl, vec![equal(1, FIONBIO)?]);
+    rules.insert(libc::SYS_getsockopt, vec![equal(2, libc::SO_PEERCRED.unsigned_abs().into())?]);
     let accepting = [libc::SYS_accept4, libc::SYS_shutdown, libc::SYS_getsockname];
     program(&[&SOCKETS, OLD_POLL, &accepting], rules)
 }

@@ -119,6 +119,12 @@ impl Default for ClientCodec {
 }
 
 impl ServerCodec {
+    /// A codec that refuses request lines of more than `max` bytes.
+    #[must_use]
+    pub fn with_limit(max: usize) -> Self {
+        Self(LineReader::new(max))
+    }
+
     /// Reads bytes and returns the requests that are now complete, checked, in order.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Vec<Result<Request, ControlError>> {
         self.0.feed(bytes).into_iter().map(|line| decode_request(&line?)).collect()

@@ -12,6 +12,7 @@
 //! | [`reserve`] | reservations of processor time: requests and responses |
 //! | [`response`] | responses; these shapes are also the `--json` output |
 //! | [`sources`] | references in detail, the clock behind them, changes while the daemon runs |
+//! | [`timelines`] | the timelines of the host: what is required of each, and what it gives |
 //! | [`words`] | what several messages say: a status, a timescale, a reference |
 //! | [`codec`] | lines to messages and back, for both ends, with length limits and clear errors |
 //!
@@ -26,6 +27,7 @@ pub mod request;
 pub mod reserve;
 pub mod response;
 pub mod sources;
+pub mod timelines;
 pub mod words;
 
 pub use birth::{ElapsedSince, ElapsedSinceError};
@@ -37,7 +39,7 @@ pub use introspect::{
     IntrospectTrace, IntrospectVm, Introspections,
 };
 pub use request::{
-    NameError, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,
+    NameError, Question, Request, UserNamespace, VmAdd, VmMigrate, VmNotice, VmPrepare, VmRemove,
 };
 pub use reserve::{
     HostCore, HostCores, HostOverheads, LateJob, LateJobs, MissedCause, MissedJob, Promise,
@@ -53,6 +55,7 @@ pub use sources::{
     Changed, Client, Clients, ClientsQuery, Mark, NtpData, NtsData, Selection, Source, SourceAdd,
     SourceNames, Sources, Statistics, Tracking,
 };
+pub use timelines::{TimelineReport, Timelines};
 pub use words::{ClockStatus, Notice, Polling, Reference, TimeType};
 
 /// The protocol version; both ends refuse another.
@@ -60,3 +63,13 @@ pub const VERSION: u32 = 1;
 
 /// Where the daemon listens unless configured otherwise.
 pub const SOCKET_PATH: &str = "/run/timevisor/control";
+
+/// The control socket's name in the run directory.
+pub const SOCKET_NAME: &str = "control";
+
+/// The name of the read-only socket there. It answers [`Question`]s, for members of
+/// [`OBSERVERS`].
+pub const OBSERVE_NAME: &str = "observe";
+
+/// The group whose members may read there.
+pub const OBSERVERS: &str = "timevisor";

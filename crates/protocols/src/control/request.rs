@@ -44,6 +44,8 @@ pub enum Request {
     SourceOnline(SourceNames),
     /// Read the configuration again.
     Reload,
+    /// All timelines: answered by [`super::Timelines`].
+    Timelines,
     /// All VMs: answered by [`super::VmList`].
     VmList,
     /// Serve a VM: answered by its [`super::VmRow`].
@@ -82,6 +84,71 @@ pub enum Request {
     IntrospectTrace(IntrospectTrace),
     /// Ask where plugins are: answered by [`super::IntrospectPlugins`].
     IntrospectPlugins,
+}
+
+/// A request that only reads, and that takes no arguments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Question {
+    /// [`Request::Status`].
+    Status,
+    /// [`Request::Sources`].
+    Sources,
+    /// [`Request::Tracking`].
+    Tracking,
+    /// [`Request::Clusters`].
+    Clusters,
+    /// [`Request::Timelines`].
+    Timelines,
+    /// [`Request::VmList`].
+    VmList,
+    /// [`Request::ReserveList`].
+    ReserveList,
+    /// [`Request::IntrospectList`].
+    IntrospectList,
+}
+
+impl Question {
+    /// All of them, in the order of the enum: the position of each is `question as usize`.
+    pub const ALL: [Self; 8] = [
+        Self::Status,
+        Self::Sources,
+        Self::Tracking,
+        Self::Clusters,
+        Self::Timelines,
+        Self::VmList,
+        Self::ReserveList,
+        Self::IntrospectList,
+    ];
+
+    /// The request that asks it.
+    #[must_use]
+    pub const fn request(self) -> Request {
+        match self {
+            Self::Status => Request::Status,
+            Self::Sources => Request::Sources,
+            Self::Tracking => Request::Tracking,
+            Self::Clusters => Request::Clusters,
+            Self::Timelines => Request::Timelines,
+            Self::VmList => Request::VmList,
+            Self::ReserveList => Request::ReserveList,
+            Self::IntrospectList => Request::IntrospectList,
+        }
+    }
+
+    /// Its name in messages and metrics, such as `vm_list`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Sources => "sources",
+            Self::Tracking => "tracking",
+            Self::Clusters => "clusters",
+            Self::Timelines => "timelines",
+            Self::VmList => "vm_list",
+            Self::ReserveList => "reserve_list",
+            Self::IntrospectList => "introspect_list",
+        }
+    }
 }
 
 /// Names a running QEMU process by its QMP socket, its process id, or both.
@@ -253,6 +320,24 @@ pub fn id_of(name: &str) -> String {
 }
 
 impl Request {
+    /// Returns the question that a member of the group `timevisor` may ask, too; `None` for
+    /// requests that are root's: those that change something, and those that tell of others than
+    /// this host and its VMs (an NTP server's clients, events in guests).
+    #[must_use]
+    pub const fn question(&self) -> Option<Question> {
+        Some(match self {
+            Self::Status => Question::Status,
+            Self::Sources => Question::Sources,
+            Self::Tracking => Question::Tracking,
+            Self::Clusters => Question::Clusters,
+            Self::Timelines => Question::Timelines,
+            Self::VmList => Question::VmList,
+            Self::ReserveList => Question::ReserveList,
+            Self::IntrospectList => Question::IntrospectList,
+            _ => return None,
+        })
+    }
+
     /// Checks what the types cannot: every VM name in the request.
     ///
     /// # Errors
@@ -284,6 +369,7 @@ impl Request {
             | Self::SourceOffline(_)
             | Self::SourceOnline(_)
             | Self::Reload
+            | Self::Timelines
             | Self::VmList
             | Self::ReserveList
             | Self::IntrospectList
@@ -333,6 +419,26 @@ mod tests {
         for good in ["vm1", "db-01.example_x", "9", &"x".repeat(64)] {
             assert_eq!(check_name(good), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_question_is_the_request_of_its_name() {
+        for (place, question) in Question::ALL.into_iter().enumerate() {
+            assert_eq!(question as usize, place);
+            assert_eq!(question.request().question(), Some(question));
+            let sent = serde_json::to_string(&question.request()).unwrap();
+            assert_eq!(sent, format!("\"{}\"", question.name()));
+        }
+        let others = [
+            Request::Reload,
+            Request::Now,
+            Request::IntrospectPlugins,
+            Request::Clients(ClientsQuery::default()),
+            Request::VmAdd(VmAdd::default()),
+            Request::ReserveRelease(ReserveRelease::default()),
+            Request::IntrospectTrace(IntrospectTrace { vm: "a".to_owned(), from: None }),
+        ];
+        assert!(others.iter().all(|request| request.question().is_none()));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::cluster::Clusters;
 use super::introspect::{IntrospectEvents, IntrospectPlugins, Introspections};
 use super::reserve::{HostCores, MissedJob, Reservations};
 use super::sources::{Changed, Clients, Sources, Tracking};
+use super::timelines::Timelines;
 use super::words::{ClockStatus, Notice, Reference, TimeType};
 
 /// One answer.
@@ -35,6 +36,8 @@ pub enum Response {
     Clusters(Clusters),
     /// Answers requests that change references or the configuration.
     Changed(Changed),
+    /// Answers `timelines`.
+    Timelines(Timelines),
     /// Answers `vm_list`.
     VmList(VmList),
     /// Answers `vm_add`.

@@ -2,7 +2,9 @@
 //! timelines.
 
 use timevisor_protocols::channel::{Achieved, Epoch, Limits, Place, Problem, TimelineRow};
+use timevisor_protocols::control::TimelineReport;
 
+use super::group::Group;
 use super::{CLOCK, Registry};
 use crate::name::TimelineName;
 use crate::quality::Demand;
@@ -98,6 +100,30 @@ impl Registry {
     #[must_use]
     pub const fn limits(&self, tenant: &Tenant) -> Limits {
         self.parameters.limits(tenant)
+    }
+
+    /// All timelines with their requirements, for the operator: those of all tenants, by number.
+    ///
+    /// The quality is that on the host's page; of a timeline that a VM has created, on that VM's.
+    #[must_use]
+    pub fn report(&self, achieved: impl Fn(&Timeline, &Owner) -> Achieved) -> Vec<TimelineReport> {
+        let report = |group: &Group| {
+            let tenant = group.timeline.creator();
+            let owner = match tenant {
+                Some(Tenant::Vm(name)) => Owner::Vm(name.clone()),
+                Some(Tenant::User(_)) | None => Owner::Host,
+            };
+            TimelineReport {
+                name: group.timeline.name.to_string(),
+                tenant: tenant.map(ToString::to_string),
+                epoch: group.timeline.epoch,
+                members: group.members.len() as u64,
+                unmet: group.members.values().filter(|member| !member.met).count() as u64,
+                required: group.tightest(),
+                achieved: group.achieved(&owner, &achieved),
+            }
+        };
+        self.groups.values().map(report).collect()
     }
 
     /// All timelines, with the number of bindings of each, for the operator.

@@ -8,6 +8,7 @@ pub(crate) mod ntp_precise;
 pub(crate) mod ntp_server;
 pub(crate) mod nts;
 pub(crate) mod nts_server;
+pub(crate) mod observe;
 pub(crate) mod privileges;
 pub(crate) mod ptp;
 pub(crate) mod ptp_cost;
@@ -144,6 +145,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 30,
         run: sources::sources,
+    },
+    Test {
+        name: "observe",
+        about: "timevisor-observe by another user: promtool, events, 10,000 requests each, kill -9: the clock is published as before",
+        tier: Tier::Test,
+        needs: &[Root, Apt("prometheus")],
+        seconds: 60,
+        run: observe::observe,
     },
     Test {
         name: "nts",
