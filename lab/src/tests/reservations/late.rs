@@ -176,6 +176,7 @@ fn observed(
 /// by the one of the last that ended soonest after its release.
 fn uncertain(run: &Run) -> i64 {
     let (ppm, jobs) = DRIFT;
+    #[expect(clippy::cast_possible_truncation, reason = "ms of a run of seconds")]
     let soonest = run.found[0].ms.first().map_or(0, |ms| (ms * 1e6) as i64);
     soonest + WOKEN + jobs * DEADLINE / 1_000_000 * ppm
 }

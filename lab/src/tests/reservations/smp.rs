@@ -21,6 +21,11 @@ use crate::scenario::Context;
 use crate::tests::reservations::kvm::settings_of;
 use crate::tests::reservations::reserve::same;
 
+/// Tasks of one program by name, with the command that pins it and the vCPU it is pinned to.
+type Group<'a> = (Option<(String, u64)>, Vec<&'a str>);
+/// The jobs of each task of a program.
+type JobsOfTasks = Vec<Vec<Job>>;
+
 const VM: &str = "guest";
 const OTHER: &str = "db";
 const CORES: u32 = 4;
@@ -255,9 +260,9 @@ impl Bench {
     /// for it on their vCPU. Returns the jobs of each group, and what each core lost meanwhile.
     fn run(
         &mut self,
-        groups: &[(Option<(String, u64)>, Vec<&str>)],
+        groups: &[Group<'_>],
         cores: &[u64],
-    ) -> anyhow::Result<(Vec<Vec<Vec<Job>>>, Vec<Stalls>)> {
+    ) -> anyhow::Result<(Vec<JobsOfTasks>, Vec<Stalls>)> {
         let distinct: BTreeSet<&u64> = cores.iter().collect();
         ensure!(distinct.len() == 2, "not two cores: {cores:?}");
         let mut line = String::new();
