@@ -38,7 +38,9 @@ pub(crate) fn isolcpus(ctx: &Context) -> anyhow::Result<String> {
             &["as before afterwards", "isolated processors 2-3", "nohz_full"],
         )?;
     }
-    ensure!(everybody(&mut host)? == bystanders, "a refusal has changed somebody's processors");
+    let now = everybody(&mut host)?;
+    let changed = changed(&bystanders, &now);
+    ensure!(changed.is_empty(), "a refusal has changed processors: {changed:?}");
 
     // One whose vCPU is pinned to one gets that one.
     let vcpu = host.vcpu("web")?;
@@ -68,7 +70,8 @@ pub(crate) fn isolcpus(ctx: &Context) -> anyhow::Result<String> {
         host.in_force(vm, core).context("after a restart")?;
     }
     host.host.sh("timevisor reserve release db")?;
-    host.host.sh(&format!("taskset -p f {other}"))?;
+    // As it was: isolcpus keeps new programs away from 2 and 3.
+    host.host.sh(&format!("taskset -p 3 {other}"))?;
     host.in_force("web", 3).context("after db")?;
     host.release(&vms, &before)?;
 
@@ -125,6 +128,15 @@ fn everybody(host: &mut FourCores) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(all)
 }
 
+/// Whose processors have changed, of those that are there both times.
+fn changed(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
+    let of = |(name, was): (&String, &String)| {
+        let is = after.get(name).filter(|is| *is != was)?;
+        Some(format!("{name}: {was}, and now {is}"))
+    };
+    before.iter().filter_map(of).collect()
+}
+
 /// Why no other core is reserved on such a host: a partition, made and ended by hand, leaves everybody on the isolated
 /// cores, and meanwhile takes those that ran on its core there. Once this fails, the kernel is better, and
 /// `CpusetError::Spills` can go.
@@ -138,16 +150,13 @@ fn partitions_spill(host: &mut FourCores) -> anyhow::Result<String> {
     host.host.sh("echo member >/sys/fs/cgroup/probe/cpuset.cpus.partition; rmdir /sys/fs/cgroup/probe; sleep 1")?;
     let after = everybody(host)?;
     host.host.sh("kill $(cat /run/busy)")?;
-    let changed =
-        before.iter().filter(|(name, list)| after.get(*name).is_some_and(|now| now != *list));
-    let changed: Vec<_> = changed.collect();
+    let changed = changed(&before, &after);
     ensure!(!changed.is_empty(), "a partition leaves no trace: {after:?}");
     Ok(format!(
-        "a partition leaves {} of {} programs on other processors than before ({:?} is {:?}); busy programs on cores {} were then on {}",
+        "a partition leaves {} of {} programs on other processors than before ({}); busy programs on cores {} were then on {}",
         changed.len(),
         before.len(),
         changed[0],
-        after[changed[0].0],
         ran.trim(),
         runs.trim()
     ))
