@@ -26,7 +26,7 @@ TRACES ?= $(wildcard ../shared/traces)
 .PHONY: help demo test check test-all weekly deps lab fmt clippy unit python loom deny doc docs fuzz-check programs bench-read bench-elapsed bench-ntp-server bench-timelines bench-groups bench-sync bench-plan simulate contradictions bounds reservations schedules soak experiment arms fuzz soak-sync soak-migrate tools clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {split($$1, name, ":"); printf "  %-12s %s\n", name[1], $$2}' $(MAKEFILE_LIST)
 
 demo: ## A stock guest reads this host's clock, side by side for 30 s (KEEP=1 leaves it running)
 	@$(LAB) demo $(if $(KEEP),--keep)
@@ -179,6 +179,8 @@ fuzz: ## Fuzz every parser for SECONDS=600 of CPU each, or one: make fuzz TARGET
 
 tools: ## Cargo tools that the checks need and that cargo itself does not bring
 	@command -v cargo-deny >/dev/null || $(CARGO) install --quiet --debug --locked cargo-deny@$(DENY_VERSION)
+
+include packaging/packages.mk
 
 clean: ## Everything that was built or fetched
 	$(CARGO) clean

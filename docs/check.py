@@ -274,11 +274,11 @@ class Checks:
                     self.problem(page, number, f'"{word}": say it in the field\'s usual words')
 
     def citations(self):
-        listed = subprocess.run(["git", "grep", "-InoE", r"(docs|/usr/share/doc/timevisor)/[A-Za-z0-9_/-]+\.md", "--",
+        listed = subprocess.run(["git", "grep", "-InoE", r"(docs|/usr/share/doc/timevisor(-[a-z]+)?)/[A-Za-z0-9_/-]+\.md", "--",
                                  ":!*.md", ":!docs"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
         for hit in listed.splitlines():
             name, number, cited = hit.split(":", 2)
-            cited = cited.replace("/usr/share/doc/timevisor", "docs")
+            cited = re.sub(r"^/usr/share/doc/timevisor(-[a-z]+)?", "docs", cited)
             self.counted["citations"] += 1
             if not (ROOT / cited).is_file():
                 self.problem(ROOT / name, number, f"no such page: {cited}")

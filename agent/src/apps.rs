@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -15,27 +15,43 @@ use timevisor_protocols::channel::{Relay, RelayAction};
 use timevisor_time::Duration;
 
 const READ_SIZE: usize = 16 << 10;
+/// A timevisord's socket for root, beside its socket for programs.
+const CONTROL: &str = "control";
 
 /// The connected applications.
 pub struct Apps {
-    listener: UnixListener,
+    /// None beside a timevisord: programs of this machine ask that one.
+    listener: Option<UnixListener>,
     path: PathBuf,
+    /// The socket's inode: a timevisord that starts later replaces the file, which is then not ours.
+    inode: u64,
     streams: BTreeMap<u64, UnixStream>,
     next: u64,
 }
 
 impl Apps {
-    /// Listens for all programs in this guest. A socket on which nobody answers is stale; if
-    /// somebody answers, an agent is already running (or this machine is a host).
+    /// Listens for all programs in this guest. A socket on which nobody answers is stale.
+    ///
+    /// On a guest that is itself a host, its timevisord serves the socket, and this agent shares
+    /// nothing. Any other program that answers is an agent, and a second one is refused.
     pub fn listen(path: &Path) -> Result<Self> {
+        let (path_kept, streams) = (path.to_owned(), BTreeMap::new());
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}; run as root", folder.display()))?;
         }
         if path.exists() {
+            let answers = |path: &Path| UnixStream::connect(path).is_ok();
+            if answers(path) && answers(&path.with_file_name(CONTROL)) {
+                tracing::info!(
+                    "timevisord serves {}: this agent shares no channel",
+                    path.display()
+                );
+                return Ok(Self { listener: None, path: path_kept, inode: 0, streams, next: 1 });
+            }
             anyhow::ensure!(
-                UnixStream::connect(path).is_err(),
-                "somebody serves {} already; stop that one, or set --socket",
+                !answers(path),
+                "another timevisor-guest serves {}; stop that one, or set --socket",
                 path.display()
             );
             fs::remove_file(path)
@@ -45,7 +61,13 @@ impl Apps {
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         fs::set_permissions(path, Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, path: path.to_owned(), streams: BTreeMap::new(), next: 1 })
+        let inode = fs::metadata(path)?.ino();
+        Ok(Self { listener: Some(listener), path: path_kept, inode, streams, next: 1 })
+    }
+
+    /// Whether programs can connect to this agent.
+    pub fn is_listening(&self) -> bool {
+        self.listener.is_some()
     }
 
     pub fn fds<'a>(&'a self, relay: &'a Relay) -> impl Iterator<Item = PollFd<'a>> {
@@ -56,12 +78,13 @@ impl Apps {
                 PollFd::readable_or_writable(stream.as_fd())
             }
         });
-        std::iter::once(PollFd::readable(self.listener.as_fd())).chain(apps)
+        self.listener.iter().map(|listener| PollFd::readable(listener.as_fd())).chain(apps)
     }
 
     /// Accepts waiting connections.
     pub fn accept(&mut self, relay: &mut Relay) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        let Some(listener) = &self.listener else { return };
+        while let Ok((stream, _)) = listener.accept() {
             let app = self.next;
             self.next += 1;
             let Ok(uid) = peer::peer_uid(&stream) else { continue };
@@ -123,6 +146,45 @@ impl Apps {
 
 impl Drop for Apps {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let is_ours = fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
+        if self.listener.is_some() && is_ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beside_a_timevisord_nothing_is_shared_and_a_second_agent_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("timelines");
+        let agent = Apps::listen(&path).unwrap();
+        assert!(agent.is_listening());
+        let error = Apps::listen(&path).err().unwrap().to_string();
+        assert!(error.contains("another timevisor-guest") && error.contains("--socket"), "{error}");
+        // A timevisord that starts now takes the path over; the agent's end leaves it alone.
+        fs::remove_file(&path).unwrap();
+        let _served = UnixListener::bind(&path).unwrap();
+        let _control = UnixListener::bind(folder.path().join(CONTROL)).unwrap();
+        drop(agent);
+        assert!(UnixStream::connect(&path).is_ok());
+        let beside = Apps::listen(&path).unwrap();
+        assert!(!beside.is_listening());
+        drop(beside);
+        assert!(UnixStream::connect(&path).is_ok());
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_removed_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("timelines");
+        drop(UnixListener::bind(&path).unwrap());
+        let agent = Apps::listen(&path).unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(agent);
+        assert!(!path.exists());
     }
 }

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use timevisor_linux::clock::{monotonic, realtime};
 use timevisor_linux::notify::Notifier;
 use timevisor_linux::poll::{PollFd, Woken, wait};
@@ -55,7 +55,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Lets applications in this guest share its channel to the host's timevisord, and keeps its
 /// CLOCK_REALTIME if asked to.
 #[derive(Parser)]
-#[command(name = "timevisor-guest", version)]
+#[command(name = "timevisor-guest", version = timevisor_manual::version!())]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -81,6 +81,12 @@ enum Command {
     WaitSync(wait_sync::WaitSync),
     /// Set CLOCK_REALTIME from the page, once
     SetClock(set_clock::SetClock),
+    /// Write the manual pages and completions that packages contain
+    #[command(hide = true)]
+    WriteManual {
+        /// A folder
+        folder: PathBuf,
+    },
     /// The agent starts this itself
     #[command(name = hold::guard::COMMAND, hide = true)]
     HoldGuard,
@@ -104,6 +110,11 @@ fn main() -> ExitCode {
     let said = match &arguments.command {
         Some(Command::HoldGuard) => {
             return hold::guard::run().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        }
+        Some(Command::WriteManual { folder }) => {
+            timevisor_manual::write(Arguments::command(), 8, folder)
+                .map(|()| format!("written: {}", folder.display()))
+                .map_err(Into::into)
         }
         Some(Command::WaitSync(wait)) => wait.run(),
         Some(Command::SetClock(set)) => set.run(),
@@ -168,7 +179,9 @@ impl Agent {
         Notifier::from_environment()
             .and_then(|notifier| notifier.ready())
             .context("cannot tell systemd")?;
-        tracing::info!("serving applications at {}", arguments.socket.display());
+        if apps.is_listening() {
+            tracing::info!("serving applications at {}", arguments.socket.display());
+        }
         let serve_at = monotonic();
         Ok(Self { relay, apps, host: Host::new(way), clock, holder, serve_at, signals })
     }
@@ -251,8 +264,6 @@ impl Agent {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

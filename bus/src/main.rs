@@ -32,7 +32,7 @@ mod tests;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use timevisor_linux::descriptors;
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
@@ -42,7 +42,7 @@ const MOST_DESCRIPTORS: u64 = 4096;
 
 /// Carries the messages of groups that share a timeline.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = timevisor_manual::version!())]
 struct Arguments {
     /// Configuration; without it, only programs of this host are served.
     #[arg(long)]
@@ -53,6 +53,9 @@ struct Arguments {
     /// Check the configuration, and end.
     #[arg(long)]
     check: bool,
+    /// Write the manual page and completions that packages contain into a folder.
+    #[arg(long, hide = true, value_name = "DIR")]
+    write_manual: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
@@ -60,6 +63,9 @@ fn main() -> Result<()> {
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,zenoh=warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let arguments = Arguments::parse();
+    if let Some(folder) = &arguments.write_manual {
+        return Ok(timevisor_manual::write(Arguments::command(), 8, folder)?);
+    }
     let mut config = match &arguments.config {
         Some(path) => config::Config::read(path)?,
         None => config::Config::default(),

@@ -56,7 +56,7 @@ mod wait_sync;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::exit::Found;
 
@@ -65,7 +65,7 @@ requirement is not met; 2 wrong usage; 3 nobody is there to ask (timevisord does
 
 /// Trustworthy time for this host and its virtual machines.
 #[derive(Parser)]
-#[command(name = "timevisor", version, after_help = EXIT_STATUSES)]
+#[command(name = "timevisor", version = timevisor_manual::version!(), after_help = EXIT_STATUSES)]
 struct Arguments {
     /// The daemon's run directory
     #[arg(long, global = true, value_name = "DIR", default_value = "/run/timevisor")]
@@ -126,6 +126,12 @@ enum Command {
     /// List, serve and migrate virtual machines
     #[command(subcommand)]
     Vm(vm::Command),
+    /// Write the manual pages and completions that packages contain
+    #[command(hide = true)]
+    WriteManual {
+        /// A folder
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -135,6 +141,9 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let directory = &arguments.run_directory;
     let found = match &arguments.command {
+        Command::WriteManual { folder } => {
+            done(timevisor_manual::write(Arguments::command(), 1, folder).map_err(Into::into))
+        }
         Command::Simulate(options) => return exit(simulate::run(options)),
         Command::Cluster(command) => return exit(cluster::run(directory, command)),
         Command::Reserve(command) => return exit(reserve::run(&arguments.run_directory, command)),

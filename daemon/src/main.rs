@@ -56,14 +56,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, CounterChoice, ReferenceConfig};
 
 /// Trustworthy time for this host and its virtual machines.
 #[derive(Clone, Parser)]
-#[command(name = "timevisord", version)]
+#[command(name = "timevisord", version = timevisor_manual::version!())]
 struct Arguments {
     /// Configuration file [default: /etc/timevisor/timevisord.toml if it exists]
     #[arg(long, value_name = "FILE")]
@@ -87,6 +87,9 @@ struct Arguments {
     /// Speak QMP for the timevisord at the other end of standard input, without its rights
     #[arg(long, hide = true)]
     qmp_helper: bool,
+    /// Write the manual page and completions that packages contain into a folder
+    #[arg(long, hide = true, value_name = "DIR")]
+    write_manual: Option<PathBuf>,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
@@ -109,6 +112,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(folder) = &arguments.write_manual {
+        return Ok(timevisor_manual::write(Arguments::command(), 8, folder)?);
+    }
     if arguments.helper {
         return until_the_parent_ends(vms::be_helper());
     }
@@ -124,7 +130,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{}", config.guests.discover.trusts());
         return Ok(());
     }
-    tracing::info!("timevisord {} with {source}", env!("CARGO_PKG_VERSION"));
+    tracing::info!("timevisord {} with {source}", timevisor_manual::version!());
     if arguments.csv {
         return csv::run(&config, &mut std::io::stdout().lock());
     }

@@ -179,7 +179,7 @@ impl Apt {
 }
 
 /// The Debian mirror that the system's own apt uses, or the one the environment names.
-fn mirror() -> anyhow::Result<String> {
+pub(crate) fn mirror() -> anyhow::Result<String> {
     if let Ok(mirror) = std::env::var(MIRROR_VARIABLE) {
         return Ok(mirror);
     }

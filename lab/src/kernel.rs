@@ -51,6 +51,11 @@ impl Kernel {
         Ok(Self { version, image, modules })
     }
 
+    /// The folder of its modules, named by its version.
+    pub(crate) fn module_tree(&self) -> &Path {
+        &self.modules
+    }
+
     /// The modules `wanted` and all their dependencies, dependencies first. Names that are built
     /// into the kernel or unknown to it are left out.
     ///

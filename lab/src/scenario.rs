@@ -94,6 +94,10 @@ pub enum Need {
     Wheel,
     /// rclpy, in an environment of its own.
     Rclpy,
+    /// The image of a suite that [`crate::disk`] boots.
+    Disk(&'static str),
+    /// Debian packages of this workspace, in two versions.
+    Packages,
 }
 
 impl Need {
@@ -110,6 +114,9 @@ impl Need {
             Self::ArmToolchain => "arm-toolchain",
             Self::Wheel => "wheel",
             Self::Rclpy => "rclpy",
+            Self::Disk("bookworm") => "disk-bookworm",
+            Self::Disk(_) => "disk-trixie",
+            Self::Packages => "packages",
         }
     }
 
@@ -126,6 +133,8 @@ impl Need {
             Self::ArmToolchain => {
                 vec!["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
             }
+            Self::Disk(_) => vec!["mmdebstrap", "e2fsprogs", "kmod"],
+            Self::Packages => vec!["dpkg-dev", "make", "e2fsprogs"],
             Self::Wheel | Self::Rclpy => vec!["python3", "python3-venv"],
         }
     }

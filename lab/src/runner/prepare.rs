@@ -5,6 +5,8 @@ use std::path::Path;
 
 use crate::arm::ArmToolchain;
 use crate::brickos;
+use crate::debs;
+use crate::disk;
 use crate::fetch::Fetcher;
 use crate::freertos;
 use crate::introspection;
@@ -38,6 +40,14 @@ pub fn prepare(tests: &[Test], lab_dir: &Path) -> anyhow::Result<()> {
         progress::step("fetching Rust for 64-bit Arm", || ArmToolchain::open(lab_dir))?;
     }
     programs::build_all()?;
+    for suite in ["bookworm", "trixie"] {
+        if needs(Need::Disk(suite)) {
+            progress::step(&format!("a disk with {suite}"), || disk::prepare(lab_dir, suite))?;
+        }
+    }
+    if needs(Need::Packages) {
+        progress::step("building Debian packages", || debs::build(lab_dir))?;
+    }
     if needs(Need::Plugin) {
         progress::step("building QEMU's plugin", || introspection::plugin(lab_dir))?;
     }

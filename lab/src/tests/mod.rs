@@ -11,6 +11,7 @@ pub(crate) mod hosts;
 pub(crate) mod introspection;
 pub(crate) mod libvirt;
 pub(crate) mod migration;
+pub(crate) mod packages;
 pub(crate) mod pins;
 pub(crate) mod reservations;
 pub(crate) mod survival;
@@ -33,6 +34,7 @@ pub const FAMILIES: &[Family] = &[
     introspection::FAMILY,
     libvirt::FAMILY,
     migration::FAMILY,
+    packages::FAMILY,
     pins::FAMILY,
     reservations::FAMILY,
     survival::FAMILY,
