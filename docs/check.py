@@ -7,7 +7,7 @@ blocks     every block of shell commands says which test runs it (run=) or why n
 copies     a block with file= is that file, or a part of it
 commands   every `timevisor`, `timevisord` and `timevisor-guest` command uses subcommands and options that exist
            (needs built programs: --bin, TIMEVISOR_BIN, or target/debug; otherwise this is said and left out)
-make       every `make TARGET` is a target of the Makefile; every lab test and experiment that is named exists, and
+make       every `make TARGET` is a target of the Makefile or of packaging/*.mk; every lab test and experiment that is named exists, and
            every package of `cargo -p`
 keys       every [section] and quoted section.key of the configuration is in packaging/timevisord.toml
 rooms      the architecture's table has a row for each crate and folder, and allows a crate what deny.toml allows it
@@ -112,7 +112,13 @@ class Checks:
         self.lab_names = {name.strip('"') for name in sources.split()}
         manifests = [path for path in ROOT.glob("**/Cargo.toml") if "target" not in path.relative_to(ROOT).parts]
         self.packages = {name for path in manifests for name in re.findall(r'^name = "([^"]+)"', path.read_text(), re.M)}
-        self.makefile = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
+        rules = [ROOT / "Makefile", *sorted((ROOT / "packaging").glob("*.mk"))]
+        text = "\n".join(path.read_text() for path in rules)
+        self.makefile = {
+            name
+            for line in re.findall(r"^([a-z][a-z -]*):", text, re.M)
+            for name in line.split()
+        }
 
     def problem(self, page, line, text):
         self.problems.append(f"{page.relative_to(ROOT)}:{line}: {text}")

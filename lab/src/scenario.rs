@@ -94,7 +94,7 @@ pub enum Need {
     Wheel,
     /// rclpy, in an environment of its own.
     Rclpy,
-    /// The image of a suite that [`crate::disk`] boots.
+    /// The image of a suite that `crate::disk` boots.
     Disk(&'static str),
     /// Debian packages of this workspace, in two versions.
     Packages,

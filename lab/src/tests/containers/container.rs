@@ -51,7 +51,7 @@ pub(crate) fn container(ctx: &Context) -> anyhow::Result<String> {
     widest = widest.max(check(&host, &directory, NOBODY, EACCES).context("the run directory")?);
     let control = directory.run(&["/bin/timevisor", "status"])?;
     ensure!(!control.status.success(), "the container could command the daemon");
-    mentions(&String::from_utf8_lossy(&control.stderr), &["control is root's"])?;
+    mentions(&String::from_utf8_lossy(&control.stderr), &["is for root and the group timevisor"])?;
     // A running container has mounted the inode, not the name, so the file must outlive the daemon.
     let inode = || anyhow::Ok(std::fs::metadata(&file)?.ino());
     let before = inode()?;
