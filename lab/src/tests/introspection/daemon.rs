@@ -164,7 +164,7 @@ fn begun(row: &Value, tid: u32) -> anyhow::Result<()> {
 
 /// Reads the guest's own clock.
 fn now(guest: &mut Client, bound: &str) -> anyhow::Result<i64> {
-    let said = guest.guest.sh("timevisor now --json")?;
+    let said = guest.guest.sh("timevisor now --json || [ $? = 1 ]")?;
     let said: Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
     said[bound].as_i64().with_context(|| format!("the guest does not know the time: {said}"))
 }

@@ -160,7 +160,7 @@ fn ptp_scale(host: &Host, client: &mut Client) -> anyhow::Result<i64> {
 
 fn ask(host: &Host, client: &mut Client) -> anyhow::Result<Age> {
     let offset = client::offset(host, &client.name)?;
-    let command = || client.guest.sh("timevisor elapsed --json");
+    let command = || client.guest.sh("timevisor elapsed --json || [ $? = 1 ]");
     let (text, truth) = Truth::around(&Tsc::unchecked(), command)?;
     age(text.trim(), &truth, offset)
 }
