@@ -1,13 +1,13 @@
 //! A command that shows something again and again: on a terminal in place, elsewhere one after the
 //! other.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::exit::Found;
+use crate::exit::{CLOSED_PIPE, Found};
 use crate::spans::span;
 
 #[derive(Args)]
@@ -47,8 +47,12 @@ impl Again {
                 // Home, and nothing below it.
                 out.write_all(b"\x1b[H\x1b[2J")?;
             }
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
+            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                    std::process::exit(CLOSED_PIPE)
+                }
+                written => written?,
+            }
             drop(out);
             std::thread::sleep(every);
         }

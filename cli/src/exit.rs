@@ -63,10 +63,20 @@ impl fmt::Display for NobodyThere {
 
 impl std::error::Error for NobodyThere {}
 
+/// What a shell says of a program that SIGPIPE has ended.
+pub const CLOSED_PIPE: i32 = 128 + 13;
+
+fn is_closed(text: &str) -> bool {
+    text.starts_with("failed printing to stdout") && text.contains("Broken pipe")
+}
+
 /// Rust's `println` panics where nothing can be written: a full disk behind `>`.
 pub fn say_when_nothing_can_be_printed() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| match info.payload_as_str() {
+        // Who reads from us has seen enough: `timevisor now --every 1 | head -3`. As if by SIGPIPE, which
+        // would also end us where the daemon closes its socket.
+        Some(text) if is_closed(text) => std::process::exit(CLOSED_PIPE),
         Some(text) if text.starts_with("failed printing to stdout") => {
             eprintln!(
                 "timevisor: cannot write the output: {}",

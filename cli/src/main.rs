@@ -135,8 +135,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Who reads from us may have seen enough: `timevisor now --every 1 | head -3`.
-    timevisor_linux::signals::end_on_closed_pipe();
     exit::say_when_nothing_can_be_printed();
     let arguments = Arguments::parse();
     let directory = &arguments.run_directory;

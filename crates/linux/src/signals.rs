@@ -110,13 +110,6 @@ fn set_action(signal: libc::c_int, handler: libc::sighandler_t) -> io::Result<()
     }
 }
 
-/// Lets the kernel end this process when it writes to a pipe that nobody reads any more, as other
-/// programs do: Rust's runtime ignores SIGPIPE. For commands, at their beginning.
-pub fn end_on_closed_pipe() {
-    // SAFETY: SIG_DFL is a valid disposition; no handler of ours is replaced.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,7 +80,11 @@ fn run(
     let status = |more: &[&str]| {
         let mut command = Command::new(&client);
         command.arg("--run-directory").arg(&run).arg("status").args(more);
-        command::output(&mut command)
+        let out = command.output()?;
+        // Exit status 1 and no error: what it shows is not vouched for.
+        let is_shown = out.stderr.is_empty() && matches!(out.status.code(), Some(0 | 1));
+        ensure!(is_shown, "{}", String::from_utf8_lossy(&out.stderr));
+        anyhow::Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     };
     let up = interrupt::poll_until(Duration::from_secs(20), || {
         daemon.check_alive()?;
