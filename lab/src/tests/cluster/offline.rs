@@ -10,7 +10,6 @@ use timevisor_clock_page::CounterId;
 use timevisor_linux::clock::bracket;
 use timevisor_linux::counter::HostCounter;
 
-use crate::command;
 use crate::host::Host;
 use crate::interrupt;
 use crate::ntp_impostor::Impostor;
