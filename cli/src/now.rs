@@ -10,7 +10,7 @@ use clap::Args;
 use humantime_serde::re::humantime::{format_duration, format_rfc3339_nanos};
 use serde::Serialize;
 use timevisor_clock_page::reader::{check, counter_of};
-use timevisor_clock_page::{ClockStatus, Counter, Page, Reader, Reading};
+use timevisor_clock_page::{Counter, Page, Reader, Reading};
 use timevisor_linux::counter::HostCounter;
 use timevisor_linux::mapping::SharedMapping;
 use timevisor_linux::page::ReadPage;
@@ -18,7 +18,7 @@ use timevisor_linux::{page_file, pci};
 use timevisor_time::Duration;
 
 use crate::bound::sides;
-use crate::exit::{Found, NobodyThere};
+use crate::exit::{Found, NobodyThere, is_vouched};
 use crate::spans::span;
 
 #[derive(Args)]
@@ -147,16 +147,10 @@ pub fn run(directory: &Path, options: &Options) -> Result<Found> {
             _ => {
                 let is_over =
                     options.within.is_some() && horizon.is_none_or(|h| h == Horizon::Over);
-                return Ok(Found::when(is_vouched(&reading) && !is_over));
+                return Ok(Found::when(is_vouched(reading.status().name()) && !is_over));
             }
         }
     }
-}
-
-/// Whether the page's writer vouches for the bounds.
-fn is_vouched(reading: &Reading) -> bool {
-    let status = reading.status();
-    reading.has_estimate() && matches!(status, ClockStatus::Synchronized | ClockStatus::FreeRunning)
 }
 
 /// A reader of the given page, or of the first that there is.
@@ -289,7 +283,9 @@ fn text(reading: &Reading, shown: Shown) -> String {
 
 #[cfg(test)]
 mod tests {
-    use timevisor_clock_page::{CounterId, Identity, Line, Lines, PageWriter, Slew, Update};
+    use timevisor_clock_page::{
+        ClockStatus, CounterId, Identity, Line, Lines, PageWriter, Slew, Update,
+    };
     use timevisor_linux::page::WritePage;
     use timevisor_linux::page_file::PageSize;
     use timevisor_time::{Instant, Period, RateError, TimescaleId};
