@@ -38,7 +38,7 @@ pub(crate) fn gdb(ctx: &Context) -> anyhow::Result<String> {
     host.wait_until("an event", |host| Ok(row(host)?["events"].as_u64() > Some(0)))?;
     // Most likely in the middle of a hit.
     host.kill();
-    let ended = guest.guest.sh("while [ ! -e /run/ended ]; do sleep 0.1; done; cat /run/ended")?;
+    let ended = guest.guest.sh("while [ ! -s /run/ended ]; do sleep 0.1; done; cat /run/ended")?;
     ensure!(ended.trim() == "3", "the program ended with {ended}");
     let trouble = "WARNING:|BUG:|Oops|Call Trace|general protection|segfault";
     let said = guest.guest.sh(&format!("dmesg | grep -E '{trouble}' || true"))?;

@@ -182,7 +182,7 @@ fn killed(ctx: &Context, guest: &mut Guest, socket: &Path, base: u64) -> anyhow:
     wait(&mut reader, "\"kind\":\"yield\"")?;
     // This sends SIGKILL.
     reader.kill();
-    let ended = guest.sh("while [ ! -e /run/ended ]; do sleep 0.1; done; cat /run/ended")?;
+    let ended = guest.sh("while [ ! -s /run/ended ]; do sleep 0.1; done; cat /run/ended")?;
     ensure!(ended.trim() == "3", "the program ended with {ended}");
     Ok(())
 }
