@@ -203,6 +203,13 @@ pub(crate) const ALL: &[Experiment] = &[
         smoke: None,
     },
     Experiment {
+        name: "rtvm-vms",
+        about: "three VMs on one core at once, two with tasks and one with Apache under traffic, each in its reservation of one plan",
+        minutes: 6,
+        run: rtvm::vms::run,
+        smoke: None,
+    },
+    Experiment {
         name: "rtvm-satisfaction",
         about: "deadlines that 20 to 60 tasks meet over their utilization, with and without a reservation (KairosVM's workload)",
         minutes: 8,

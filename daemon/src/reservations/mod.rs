@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use timevisor_introspection::tasks::late::Late;
+use timevisor_linux::cpuset::expect_move;
 use timevisor_linux::scheduling::Change;
 use timevisor_protocols::control::{
     ErrorBody, HostCores, Reservations as Answer, ReserveApply, ReserveCores, ReserveMissed,
@@ -88,6 +89,9 @@ impl Reservations {
 
     /// Answers `reserve_apply`.
     pub fn apply(&mut self, apply: &ReserveApply, vms: &Vms) -> Response {
+        if !apply.dry_run {
+            expect_move();
+        }
         match self.machine.apply(&control::request(apply), &mut self.host, vms) {
             Ok(changes) => self.answer(changes, Vec::new()),
             Err(refusal) => Response::Error(control::error(refusal)),
@@ -96,6 +100,9 @@ impl Reservations {
 
     /// Answers `reserve_move`.
     pub fn relocate(&mut self, asked: &ReserveMove, vms: &Vms) -> Response {
+        if !asked.dry_run {
+            expect_move();
+        }
         let (vcpu, core) = ((asked.vm.as_str(), asked.vcpu), asked.core as usize);
         match self.machine.relocate(vcpu, core, asked.dry_run, &mut self.host, vms) {
             Ok(changes) => self.answer(changes, Vec::new()),

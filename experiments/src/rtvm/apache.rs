@@ -68,7 +68,7 @@ impl Column {
 }
 
 pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
-    packages::ensure_installed(&["apache2-bin"])?;
+    install()?;
     let end = Instant::now() + span;
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
@@ -76,7 +76,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     let _restore = Restore::of(&host);
     let rotate = ctx.program("timevisor-lab-guest", "lab-rotate")?;
     let native = Native::start(ctx, &rotate)?;
-    let (guest_port, mut guest) = guest(ctx, &host, rotate)?;
+    let (guest_port, mut guest) = guest(ctx, &host, "guest", rotate)?;
     let mut columns = [
         "host, idle",
         "guest, idle host",
@@ -152,6 +152,10 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
     report::write(NAME, rows)
 }
 
+pub(super) fn install() -> anyhow::Result<()> {
+    packages::ensure_installed(&["apache2-bin"]).map(drop)
+}
+
 /// Runs all clients at the same time; each begins its next request when it has received the answer.
 fn requests(port: u16) -> anyhow::Result<Seconds> {
     std::thread::scope(|scope| {
@@ -164,7 +168,7 @@ fn requests(port: u16) -> anyhow::Result<Seconds> {
     })
 }
 
-fn request(port: u16) -> anyhow::Result<f64> {
+pub(super) fn request(port: u16) -> anyhow::Result<f64> {
     let begin = Instant::now();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -235,7 +239,12 @@ fn wait_for_answer(port: u16, mut alive: impl FnMut() -> anyhow::Result<()>) -> 
 }
 
 /// A guest with Apache behind a port of this machine.
-fn guest(ctx: &Context, host: &Host, rotate: PathBuf) -> anyhow::Result<(u16, Client)> {
+pub(super) fn guest(
+    ctx: &Context,
+    host: &Host,
+    name: &str,
+    rotate: PathBuf,
+) -> anyhow::Result<(u16, Client)> {
     let port = free_port()?;
     let file = |name: &str, text: &str| -> anyhow::Result<PathBuf> {
         let path = ctx.path(name);
@@ -258,10 +267,11 @@ fn guest(ctx: &Context, host: &Host, rotate: PathBuf) -> anyhow::Result<(u16, Cl
             image.file(module.clone(), &module, 0o644)
         }))
     };
+    let named = format!("{name},debug-threads=on");
     let builder = move |builder: timevisor_lab::builder::GuestBuilder| {
         builder.args([
             "-name".to_owned(),
-            "guest,debug-threads=on".to_owned(),
+            named.clone(),
             "-netdev".to_owned(),
             format!("user,id=web,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:80"),
             "-device".to_owned(),
@@ -269,10 +279,10 @@ fn guest(ctx: &Context, host: &Host, rotate: PathBuf) -> anyhow::Result<(u16, Cl
         ])
     };
     let qemu = ctx.qemu_10()?;
-    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, "guest").image(image).builder(builder);
+    let launch = Launch::new(ctx, host, &qemu, Way::Vmclock, name).image(image).builder(builder);
     let mut guest = launch.start()?;
     guest.guest.wait_ready()?;
-    host.wait_vm("guest", "synchronized")?;
+    host.wait_vm(name, "synchronized")?;
     guest
         .guest
         .sh("ip link set lo up; ip address add 10.0.2.15/24 dev eth0; ip link set eth0 up")?;

@@ -7,6 +7,7 @@
 //! | `runs.rs` | the same tasks in the recommended reservation, twenty times |
 //! | `promises.rs` | a hundred random task sets, each planned, reserved, run and judged |
 //! | `apache.rs` | table 1 |
+//! | `vms.rs` | two VMs with tasks and one with Apache on one core at once |
 //! | `needed.rs` | what each job needed, compared with what it was guaranteed |
 //! | `budget.rs` | the minimum budget, by analysis and measured |
 //! | `satisfaction.rs` | many tasks over their utilization (the workload of another paper, KairosVM) |
@@ -18,6 +19,7 @@ pub(super) mod promises;
 pub(super) mod responses;
 pub(super) mod runs;
 pub(super) mod satisfaction;
+pub(super) mod vms;
 
 use anyhow::Context as _;
 use serde_json::Value;

@@ -142,13 +142,13 @@ fn draw(random: &mut Random) -> Vec<Declared> {
 }
 
 /// As a task file, with the margins.
-fn file(tasks: &[Declared]) -> String {
+pub(super) fn file(tasks: &[Declared]) -> String {
     plan::file(tasks, MARGIN)
         .replace("[overhead]\n", &format!("[overhead]\ninterrupts = \"{INTERRUPTS_NS}ns\"\n"))
 }
 
 /// With the margins: what the plan was told.
-fn with_margins(tasks: &[Declared]) -> Vec<Declared> {
+pub(super) fn with_margins(tasks: &[Declared]) -> Vec<Declared> {
     let one = |task: &Declared| Declared {
         cost: task.cost + (task.cost * MARGIN).div_ceil(100) + INTERRUPTS_NS,
         ..*task
@@ -192,7 +192,7 @@ fn one(
 }
 
 /// lab-rt's argument.
-fn word(task: &Declared) -> String {
+pub(super) fn word(task: &Declared) -> String {
     let (us, ms) = (task.cost / 1000, task.deadline / 1_000_000);
     format!("{}.{:03}/{ms}", us / 1000, us % 1000)
 }

@@ -43,8 +43,10 @@ pub struct Declared {
 /// What was planned, before the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promise {
-    /// The reservation, the only one on its core.
+    /// The reservation.
     pub reservation: Reservation,
+    /// Whether it is the only one on its core.
+    pub sharing: Sharing,
     /// What the plan has in it for the host.
     pub overheads: Overheads,
     /// Each task, the most urgent one first.
@@ -55,7 +57,7 @@ impl Promise {
     /// A reservation that was planned with the overheads of a host that nobody has measured.
     #[must_use]
     pub fn unmeasured(reservation: Reservation, tasks: Vec<Declared>) -> Self {
-        Self { reservation, overheads: Overheads::UNMEASURED, tasks }
+        Self { reservation, sharing: Sharing::Alone, overheads: Overheads::UNMEASURED, tasks }
     }
 
     /// What `timevisor reserve plan --json` has recommended for these tasks.
@@ -63,21 +65,26 @@ impl Promise {
     /// # Errors
     /// When it has found nothing.
     pub fn planned(plan: &Value, tasks: Vec<Declared>) -> anyhow::Result<Self> {
-        let ns = |of: &Value, name: &str| {
-            of[name].as_u64().with_context(|| format!("no {name} in {plan}"))
-        };
-        let of = &plan["overheads"];
+        let (budget, period) = (ns(plan, "recommended_budget_ns")?, ns(plan, "period_ns")?);
         Ok(Self {
-            reservation: Reservation::alone(
-                ns(plan, "recommended_budget_ns")?,
-                ns(plan, "period_ns")?,
-            )?,
-            overheads: Overheads {
-                tick: ns(of, "tick_ns")?,
-                latency: ns(of, "latency_ns")?,
-                interference_ppm: u32::try_from(ns(of, "interference_ppm")?)?,
-                burst: ns(of, "burst_ns")?,
-            },
+            reservation: Reservation::alone(budget, period)?,
+            sharing: Sharing::Alone,
+            overheads: overheads(&plan["overheads"])?,
+            tasks,
+        })
+    }
+
+    /// What `timevisor reserve plan --vms --json` has planned for one vCPU of one of its VMs, `vcpu`, on a core
+    /// with others, if it runs these tasks.
+    ///
+    /// # Errors
+    /// When something is missing in it.
+    pub fn beside_others(plan: &Value, vcpu: &Value, tasks: Vec<Declared>) -> anyhow::Result<Self> {
+        let (budget, period) = (ns(vcpu, "budget_ns")?, ns(vcpu, "period_ns")?);
+        Ok(Self {
+            reservation: Reservation::new(budget, period, period)?,
+            sharing: Sharing::Shared,
+            overheads: overheads(&plan["overheads"])?,
             tasks,
         })
     }
@@ -85,7 +92,7 @@ impl Promise {
     /// What is supplied if so much more is lost than was planned for.
     fn after(&self, lost: u64) -> Option<impl Supply + use<>> {
         let burst = self.overheads.burst.saturating_add(lost);
-        let search = Search::new(Sharing::Alone).on_host(Overheads { burst, ..self.overheads });
+        let search = Search::new(self.sharing).on_host(Overheads { burst, ..self.overheads });
         search.delivered(self.reservation)
     }
 
@@ -112,6 +119,19 @@ impl Promise {
         let planned = self.overheads.taken_in(interval.max(0).unsigned_abs());
         lost.saturating_sub(self.overheads.burst.saturating_add(planned))
     }
+}
+
+fn ns(of: &Value, name: &str) -> anyhow::Result<u64> {
+    of[name].as_u64().with_context(|| format!("no {name} in {of}"))
+}
+
+fn overheads(of: &Value) -> anyhow::Result<Overheads> {
+    Ok(Overheads {
+        tick: ns(of, "tick_ns")?,
+        latency: ns(of, "latency_ns")?,
+        interference_ppm: u32::try_from(ns(of, "interference_ppm")?)?,
+        burst: ns(of, "burst_ns")?,
+    })
 }
 
 /// How many jobs of a run were in time, outside the promise, or late without an excuse.

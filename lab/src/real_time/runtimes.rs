@@ -90,6 +90,14 @@ impl Runtimes {
         Ok(Self(all))
     }
 
+    /// When either thread ran; both on one core.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.0.extend(&other.0);
+        self.0.sort_unstable();
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn of(turns: Vec<[i64; 2]>) -> Self {
         Self(turns)
@@ -118,6 +126,8 @@ mod tests {
         assert_eq!(ran.within(0, i64::MAX), 8_000_000);
         assert_eq!(ran.within(s + 3_000_000, s + 8_000_000), 2_000_000);
         assert_eq!(ran.within(s + 4_000_000, s + 7_000_000), 0);
+        let both = Runtimes::of(vec![[s + 5_000_000, s + 6_000_000]]).and(&ran);
+        assert_eq!(both.within(s + 4_000_000, s + 7_000_000), 1_000_000);
         assert!(Runtimes::parse("something else\n").is_err());
     }
 }

@@ -7,10 +7,12 @@
 //! | `v1.rs` | cgroup v1: a cpuset of one processor, and a root without load balancing across processors |
 //! | `v2.rs` | cgroup v2: a partition (cpuset.cpus.partition) |
 //! | `claims.rs` | which processors others have for themselves |
+//! | `moving.rs` | the wait of the first move of a thread, begun early |
 //!
-//! The first two only plan changes and do not apply them: [`Change`].
+//! `v1.rs` and `v2.rs` only plan changes and do not apply them: [`Change`].
 
 mod claims;
+mod moving;
 mod v1;
 mod v2;
 
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use self::claims::{Claim, Claims};
+pub use self::moving::expect_move;
 use crate::scheduling::Change;
 use crate::{affinity, topology};
 
