@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use timevisor_protocols::control::{
@@ -16,6 +16,8 @@ use crate::exit::NobodyThere;
 
 /// The daemon answers in well under a millisecond; one that does not answer in this is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Where it changes the scheduling of threads, the kernel and the VM keep it waiting; on a busy host for seconds.
+const PATIENCE_OF_CHANGES: Duration = Duration::from_secs(30);
 
 /// The daemon's answer when it refuses a request.
 #[derive(Debug)]
@@ -38,10 +40,21 @@ pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
         .context("the daemon closed the control socket")?;
     let mut codec = ClientCodec::default();
     let mut buffer = [0u8; 8192];
+    let (began, patience) = (Instant::now(), patience(request));
     loop {
-        let count = stream
-            .read(&mut buffer)
-            .context("the daemon does not answer; see `journalctl -u timevisord`")?;
+        let count = match stream.read(&mut buffer) {
+            Ok(count) => count,
+            // That is how a timeout of a socket ends.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let waited = began.elapsed();
+                if waited >= patience {
+                    return Err(silent(waited));
+                }
+                eprintln!("still waiting for timevisord ({} s)", waited.as_secs());
+                continue;
+            }
+            Err(error) => return Err(error).context("the control socket cannot be read"),
+        };
         if count == 0 {
             bail!(
                 "the daemon closed the control socket without an answer; see `journalctl -u timevisord`"
@@ -54,6 +67,24 @@ pub fn ask(run_directory: &Path, request: &Request) -> Result<Response> {
             };
         }
     }
+}
+
+/// How long to wait for the answer.
+const fn patience(request: &Request) -> Duration {
+    match request {
+        Request::ReserveApply(_) | Request::ReserveMove(_) | Request::ReserveRelease(_) => {
+            PATIENCE_OF_CHANGES
+        }
+        _ => PATIENCE,
+    }
+}
+
+fn silent(waited: Duration) -> anyhow::Error {
+    let text = format!(
+        "timevisord has not answered for {} s; see `journalctl -u timevisord`",
+        waited.as_secs()
+    );
+    anyhow!(NobodyThere(text))
 }
 
 fn connect(run_directory: &Path, request: &Request) -> Result<UnixStream> {

@@ -94,6 +94,17 @@ fn command_date(date: &str) -> anyhow::Result<f64> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().parse::<f64>()?)
 }
 
+/// A daemon that is there and does not answer.
+fn hung(host: &Host) -> anyhow::Result<()> {
+    let pid = host.pid()?.to_string();
+    crate::command::run("kill", &["-STOP", &pid])?;
+    let out = host.cli_output(&["sources"]);
+    crate::command::run("kill", &["-CONT", &pid])?;
+    let out = out?;
+    ensure!(out.status.code() == Some(3), "{} and not 3", code(&out));
+    mentions(&String::from_utf8_lossy(&out.stderr), &["has not answered for 5 s"])
+}
+
 pub(crate) fn scripts(ctx: &Context) -> anyhow::Result<String> {
     let mut host = Host::new(ctx)?;
     // A guest's own page would be one to read.
@@ -133,6 +144,8 @@ pub(crate) fn scripts(ctx: &Context) -> anyhow::Result<String> {
         count += 1;
     }
     in_utc(&host)?;
+    hung(&host)?;
+    count += 1;
 
     let program = ctx.program("timevisor", "timevisor")?;
     let run = |script: &str| shell(&program, host.directory(), script);
