@@ -16,10 +16,11 @@ use timevisor_lab::host::Host;
 use timevisor_lab::interrupt;
 use timevisor_lab::real_time::costs::{self, Run};
 use timevisor_lab::real_time::judge::{self, Declared, Judgement, Promise};
-use timevisor_lab::real_time::runtimes::Recording;
-use timevisor_lab::real_time::witness::Witness;
+use timevisor_lab::real_time::runtimes::{Recording, Runtimes};
+use timevisor_lab::real_time::witness::{Stalls, Witness};
 use timevisor_lab::real_time::{self, Load, Restore};
 use timevisor_lab::scenario::Context;
+use timevisor_linux::affinity::online;
 use timevisor_linux::scheduling::schedstat;
 
 use super::super::report;
@@ -158,7 +159,7 @@ pub(crate) fn run(ctx: &Context, span: Duration) -> anyhow::Result<()> {
 
 /// The plan for all three on the last processor.
 fn plan(ctx: &Context, host: &Host) -> anyhow::Result<Value> {
-    let core = timevisor_linux::affinity::online()?.last().copied().context("no processor")?;
+    let core = online()?.last().copied().context("no processor")?;
     let mut fleet = format!("cores = [{core}]\n");
     // Writing to a String does not fail.
     for (name, tasks) in VMS {
@@ -214,7 +215,11 @@ fn together(
     let audits = |host: &Host| host.json(&["reserve", "audit"]);
     let before = audits(host)?;
     let core = before[0]["core"].as_u64().with_context(|| before.to_string())?;
-    let witness = Witness::start(usize::try_from(core)?);
+    let core = usize::try_from(core)?;
+    let witness = Witness::start(core);
+    // QEMU's main loops, which deliver a guest's timers, run on the other cores.
+    let others = online()?.into_iter().filter(|other| *other != core).map(Witness::start);
+    let others: Vec<Witness> = others.collect();
     let of_web = Recording::start(costs::vcpu(web.guest.pid())?)?;
     let (served, runs) = serve(port, web.guest.pid(), |done| {
         let runs = std::thread::scope(|scope| {
@@ -232,16 +237,46 @@ fn together(
     let after = audits(host)?;
     let stalls = witness.end(&reserved)?;
     ensure!(stalls.watched, "the core could not be watched");
+    let nobody = Runtimes::default();
+    let others: Vec<Stalls> =
+        others.into_iter().map(|other| other.end(&nobody)).collect::<anyhow::Result<_>>()?;
     for row in after.as_array().into_iter().flatten() {
         let of_before = before.as_array().into_iter().flatten().find(|old| old["vm"] == row["vm"]);
         let of_before = of_before.with_context(|| format!("no {row} before"))?;
         judge::owes_nothing(&of_before["audit"], &row["audit"], &stalls)
             .with_context(|| row["vm"].to_string())?;
     }
-    let judge =
-        |(vm, run): (&Tasked, &Run)| Ok((vm.name, Judgement::of(run, &vm.promise, &stalls)?));
+    let judge = |(vm, run): (&Tasked, &Run)| {
+        let judged = Judgement::of(run, &vm.promise, &stalls)?;
+        if !judged.broken.is_empty() {
+            explain(vm, run, &reserved, &others);
+        }
+        Ok((vm.name, judged))
+    };
     let judged = vms.iter().zip(&runs).map(judge).collect::<anyhow::Result<_>>()?;
     Ok((served, judged))
+}
+
+/// Prints of each late job what happened meanwhile.
+fn explain(vm: &Tasked, run: &Run, reserved: &Runtimes, others: &[Stalls]) {
+    for (jobs, task) in run.jobs.iter().zip(&vm.tasks) {
+        let deadline = i64::try_from(task.deadline).unwrap_or(i64::MAX);
+        for job in jobs.iter().filter(|job| job.end - job.release > deadline) {
+            let ms = |ns: u64| ns as f64 / 1e6;
+            let (from, to) = (job.release, job.end);
+            let lost: u64 = others.iter().map(|stalls| stalls.within(from, to)).sum();
+            println!(
+                "     {}: released, began {:.1} ms and ended {:.1} ms later; its vCPU ran {:.1} ms, all reserved ones {:.1} ms; the other \
+                 cores lost {:.1} ms",
+                vm.name,
+                ms((job.begin - from).unsigned_abs()),
+                ms((to - from).unsigned_abs()),
+                ms(run.on.within(from, to)),
+                ms(reserved.within(from, to)),
+                ms(lost)
+            );
+        }
+    }
 }
 
 /// Clients ask one after the other until `meanwhile` has set its flag.

@@ -6,7 +6,9 @@
 //!   nobody can promise what its host takes. These are counted whether they were late or not, and a late one is
 //!   excused only if the plan, with that much less, promises nothing before the deadline;
 //! - one beside which a job took *longer* than declared, so that the plan guarantees no response before the
-//!   deadline for what was actually needed.
+//!   deadline for what was actually needed;
+//! - one that was released, or had to wait for one that was released, *before* the reservation was in force, where it
+//!   comes while the tasks run. All of these are counted, late or not.
 //!
 //! Any other late job is a broken promise. A run in which more than [`APART_PERCENT`] of the jobs lie outside
 //! the promise says nothing about it, and fails too.
@@ -145,6 +147,8 @@ pub struct Judgement {
     pub lost_and_late: usize,
     /// Number of other jobs that were late because jobs took more than declared.
     pub longer: usize,
+    /// Number of jobs that began before the reservation was in force, or waited for one that did, late or not.
+    pub before: usize,
     /// Jobs that were late without an excuse, one line for each.
     pub broken: Vec<String>,
     /// The greatest share of its deadline that a job inside the promise took.
@@ -162,6 +166,19 @@ impl Judgement {
     /// # Errors
     /// When the reservation supplies nothing after the overheads.
     pub fn of(run: &Run, promise: &Promise, stalls: &Stalls) -> anyhow::Result<Self> {
+        Self::since(i64::MIN, run, promise, stalls)
+    }
+
+    /// Like [`Self::of`], where the reservation was in force at this moment, by CLOCK_MONOTONIC, ns.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn since(
+        since: i64,
+        run: &Run,
+        promise: &Promise,
+        stalls: &Stalls,
+    ) -> anyhow::Result<Self> {
         let supply = promise.after(0).context("nothing is left of the budget")?;
         let mut found = Self { stalls: in_words(stalls), ..Self::default() };
         for (task, jobs) in run.jobs.iter().enumerate() {
@@ -171,6 +188,11 @@ impl Judgement {
                 involved.retain(|(other, _)| *other <= task);
                 let began = |(task, index): &(usize, usize)| run.jobs[*task][*index].release;
                 let from = involved.iter().map(began).min().unwrap_or(job.release);
+                if from < since {
+                    found.jobs += 1;
+                    found.before += 1;
+                    continue;
+                }
                 let what = Judged { task, index, job: *job, from };
                 let is_longer = || {
                     let longer = |(task, index): &(usize, usize)| {
@@ -275,7 +297,7 @@ impl Judgement {
         );
         let lost = if self.emulated { self.lost_and_late } else { self.lost };
         ensure!(
-            (self.longer + lost) * 100 <= self.jobs * APART_PERCENT,
+            (self.longer + lost + self.before) * 100 <= self.jobs * APART_PERCENT,
             "this machine could not be measured: {self}, and at most {APART_PERCENT} % may lie outside the promise"
         );
         Ok(())
@@ -288,6 +310,7 @@ impl Judgement {
         self.lost += other.lost;
         self.lost_and_late += other.lost_and_late;
         self.longer += other.longer;
+        self.before += other.before;
         self.broken.extend(other.broken);
         self.emulated |= other.emulated;
         self.most_of_deadline = self.most_of_deadline.max(other.most_of_deadline);
@@ -318,7 +341,11 @@ impl std::fmt::Display for Judgement {
             self.lost_and_late,
             self.longer,
             self.stalls
-        )
+        )?;
+        match self.before {
+            0 => Ok(()),
+            count => write!(f, "; {count} before the reservation"),
+        }
     }
 }
 
@@ -440,6 +467,17 @@ mod tests {
         let found = judge(&longer, &Stalls::default());
         assert_eq!((found.longer, found.broken.len()), (1, 0));
         assert!(format!("{:#}", found.check().unwrap_err()).contains("could not be measured"));
+        // The reservation came 20 ms after the release, or at once.
+        let at = |ms: i64| {
+            let found =
+                Judgement::since(ms * MS, &starved, &promise(), &Stalls::default()).unwrap();
+            (found.before, found.broken.len(), format!("{:#}", found.check().unwrap_err()))
+        };
+        let (before, broken, said) = at(20);
+        assert_eq!((before, broken), (1, 0));
+        assert!(said.contains("could not be measured"), "{said}");
+        assert_eq!(at(0).0, 0);
+        assert_eq!(at(0).1, 1);
         // A guest that runs something else first has no excuse: that time belongs to no job.
         let other = run(vec![[0, 40], [50, 90], [120, 160]], vec![vec![[0, 130, 160]]]);
         assert_eq!(judge(&other, &Stalls::default()).broken.len(), 1);
