@@ -37,7 +37,7 @@ WORDS = [
 FOLDERS = ("crates/", "clients/", "daemon/", "agent/", "cli/", "lab/", "experiments/", "benches/", "packaging/",
            "plugins/", "fuzz/", "scenarios/", "docs/", "bpf/", "observe/")
 # Sections of timevisord.toml that a page may name by `section.key`.
-SECTIONS = ("clock", "guests", "server", "introspection")
+SECTIONS = ("audit", "clock", "guests", "server", "introspection")
 # Task and fleet files of `reserve plan`, introspection plugins, Cargo.toml and the like have sections, too.
 OTHER_TOML = {"tcp", "hosts", "group", "task", "overhead", "dependencies", "known_failure", "limits", "estimate", "host", "oscillator",
               "limits.window", "reserve", "speed", "note", "note.fields", "point", "point.event", "task.NAME",

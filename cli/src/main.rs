@@ -14,6 +14,7 @@
 //! | `oscillator.rs` | `timevisor oscillator`: a survey, and what to state in the configuration |
 //! | `elapsed.rs` | `timevisor elapsed` |
 //! | `cpu_time.rs` | `timevisor cpu-time`: inside a VM |
+//! | `audit.rs` | `timevisor audit`: whether the audit log is whole, and what it proves; without the daemon |
 //! | `record.rs` | `timevisor record`: a timeline's past into a file |
 //! | `convert.rs` | `timevisor convert`: stamps and spans from such a file; without the daemon |
 //! | `reserve/` | `timevisor reserve plan`: tasks in, reservation out; without the daemon |
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod again;
+mod audit;
 mod bind;
 mod bound;
 mod clients;
@@ -107,6 +109,9 @@ enum Command {
     Record(record::Options),
     /// Convert counter stamps, or measure the time between two, from a recording; needs no daemon
     Convert(convert::Options),
+    /// Verify the audit log, and report how long the clock was within a bound; needs no daemon
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Run recorded exchanges through the production clock, and score it against the truth
     Replay(replay::Options),
     /// Run scenarios in simulated worlds, and judge them by their limits; needs no daemon
@@ -158,6 +163,7 @@ fn main() -> ExitCode {
         Command::Bind(options) => bind::bind(directory, options),
         Command::Elapsed(options) => elapsed::run(directory, options),
         Command::CpuTime(options) => done(cpu_time::run(directory, options)),
+        Command::Audit(command) => audit::run(command),
         Command::Watch(options) => done(bind::watch(directory, options)),
         Command::Record(options) => done(record::run(directory, options)),
         Command::Convert(options) => done(convert::run(options)),

@@ -58,7 +58,7 @@ pub fn run(directory: &Path, options: &Options) -> Result<()> {
 }
 
 /// Waits until the next look; true when the program was told to end.
-fn is_over(signals: &mut Signals) -> Result<bool> {
+pub fn is_over(signals: &mut Signals) -> Result<bool> {
     wait(&mut [PollFd::readable(signals.as_fd())], Some(LOOK_EVERY))?;
     while let Some(signal) = signals.take() {
         if signal == Signal::Terminate {

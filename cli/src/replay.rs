@@ -1,5 +1,7 @@
 //! `timevisor replay`: recorded exchanges through the production clock, scored against the truth.
 
+mod plot;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,9 @@ pub struct Options {
     /// Write every reading here: counter, estimate, bounds and truth
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Draw offsets and bounds into this SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 }
 
 /// design.md, "Results are machine-readable". Without a truth the fields that need one are null.
@@ -68,6 +73,10 @@ pub fn run(options: &Options) -> Result<()> {
     };
     if let Some(path) = &options.csv {
         write_csv(path, &replayed.readings)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &options.plot {
+        std::fs::write(path, plot::svg(&trace, &replayed.readings))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let score = Score::of(&replayed.readings);

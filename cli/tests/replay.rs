@@ -116,6 +116,26 @@ fn without_a_truth_it_says_what_it_cannot_know() {
     assert!(json["halfwidth_p99_us"].is_number(), "{json}");
 }
 
+/// Recorded with `timevisor sources record --for 4m` on 30 November 2026 on the development machine (two
+/// busy cores): a real chronyd over the loopback, asked every 2 s.
+#[test]
+fn a_trace_of_a_running_host_replays_and_is_drawn() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/host.csv");
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("host.svg");
+    let options = ["--json", "--skip", "30", "--plot", picture.to_str().unwrap()];
+    let json: Value = serde_json::from_str(&stdout(&replay(&recorded, &options))).unwrap();
+    assert!(json["seconds"].as_u64().unwrap() > 180, "{json}");
+    assert_eq!(json["contradictions"], 0, "{json}");
+    let width = json["halfwidth_median_us"].as_f64().unwrap();
+    assert!(width > 1.0 && width < 500.0, "{json}");
+    let svg = fs::read_to_string(picture).unwrap();
+    for part in ["<svg", "latest", "earliest", "exchanges", "offset from the estimate"] {
+        assert!(svg.contains(part), "{part}");
+    }
+    assert!(!svg.contains("truth"), "this trace has none");
+}
+
 #[test]
 fn refusals_say_where_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();

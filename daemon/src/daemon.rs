@@ -3,10 +3,14 @@
 //! | file | owns |
 //! | --- | --- |
 //! | this one | the loop, and who is told what when |
+//! | `answering.rs` | which part answers which request |
+//! | `auditing.rs` | when the audit log looks at what |
 //! | `changes.rs` | references and configurations that change while it runs |
 //! | `directory.rs` | the run directory: ours alone |
 //! | `following.rs` | what references have to say of themselves, and are told |
 
+mod answering;
+mod auditing;
 mod changes;
 mod directory;
 mod following;
@@ -23,12 +27,13 @@ use timevisor_linux::route_watch::RouteWatch;
 use timevisor_linux::signals::{Signal, Signals};
 use timevisor_linux::udp::Sockets;
 use timevisor_linux::{descriptors, truncation};
-use timevisor_protocols::control::{ErrorCode, OBSERVE_NAME, Request, Response, SOCKET_NAME};
+use timevisor_protocols::control::{OBSERVE_NAME, SOCKET_NAME};
 use timevisor_time::Duration;
 
 use self::changes::ServerDue;
 use self::directory::take_directory;
 use crate::ages::Ages;
+use crate::audit::Audit;
 use crate::clock::{Disturbance, HostClock, hex};
 use crate::config::{Config, span};
 use crate::control::Control;
@@ -39,7 +44,6 @@ use crate::notices::Notices;
 use crate::observers::Observers;
 use crate::parser::Parser;
 use crate::references::{Reference, Surroundings};
-use crate::report;
 use crate::reservations::Reservations;
 use crate::server::{self, Server, Told};
 use crate::state_log::{Said, StateLog};
@@ -97,6 +101,8 @@ pub struct Daemon {
     introspection: Introspection,
     /// `None` on hosts whose counter is invariant.
     ages: Option<Ages>,
+    /// `None` unless one is configured.
+    audit: Option<Audit>,
     control: Control,
     observers: Observers,
     server: Option<Server>,
@@ -128,7 +134,11 @@ impl Daemon {
         let now = monotonic();
         let references = Reference::all(&config.references, now)?;
         let names = config.references.iter().map(crate::config::ReferenceConfig::name).collect();
+        let audit = Audit::start(&config.audit)?;
         let mut clock = HostClock::start(&config, names)?;
+        if let Some(audit) = &audit {
+            audit.begin(&clock);
+        }
         let boot = boot_id().map(|id| hex(&id)).context("cannot read the boot id")?;
         let discipline = Discipline::start(&config, boot, &clock, now);
         let control = Control::listen(&config.run_directory.join(SOCKET_NAME))?;
@@ -169,6 +179,7 @@ impl Daemon {
             reservations,
             introspection,
             ages,
+            audit,
             control,
             observers,
             server,
@@ -397,6 +408,7 @@ impl Daemon {
         if now >= self.timelines.poll_at(&self.vms) {
             self.timelines.on_timer(now, &mut self.clock, &mut self.vms);
         }
+        self.look_for_audit(false);
     }
 
     /// The servers that other references than this one ask.
@@ -406,7 +418,10 @@ impl Daemon {
     }
 
     fn publish(&mut self) {
-        let Some(publication) = self.clock.publish() else { return };
+        self.sample_for_audit();
+        let published = self.clock.publish();
+        self.sample_for_audit();
+        let Some(publication) = published else { return };
         self.vms.publish(publication, &self.clock);
         self.timelines.publish(&publication, &mut self.clock, &mut self.vms);
         if let Some(server) = &self.server {
@@ -438,99 +453,6 @@ impl Daemon {
         let _ = self.notifier.watchdog();
     }
 
-    fn client_ready(&mut self, slot: usize) {
-        for request in self.control.read(slot) {
-            let response = self.respond(&request);
-            self.control.answer(slot, &response);
-        }
-    }
-
-    /// Answers one question of the read-only socket's thread. It asks each at most a few times a
-    /// second, however many clients it has; the next one comes with the next turn of the loop.
-    fn observers_ready(&mut self) {
-        if let Some(question) = self.observers.asked() {
-            let response = self.respond(&question.request());
-            self.observers.tell(question, response);
-        }
-    }
-
-    fn respond(&mut self, request: &Request) -> Response {
-        match request {
-            Request::Status => {
-                let discipline = self.discipline.as_ref();
-                report::status(
-                    &self.clock,
-                    &self.references,
-                    self.vms.len(),
-                    discipline,
-                    self.report_server(),
-                    self.ages.as_ref().map(Ages::report),
-                    self.started,
-                )
-            }
-            Request::Now => report::now(&self.clock),
-            Request::Sources => report::sources(&self.clock, &self.references),
-            Request::Tracking => report::tracking(&self.clock, &self.references, &self.config),
-            Request::Clusters => Response::Clusters(report::clusters(
-                &self.config,
-                &self.clock,
-                &self.references,
-                &self.timelines.clusters,
-            )),
-            Request::Clients(query) => match &self.server {
-                Some(server) => Response::Clients(server.clients(query.after)),
-                None => report::error_response(
-                    ErrorCode::Unsupported,
-                    "there is no NTP server here",
-                    "set server.listen in the configuration and reload",
-                ),
-            },
-            Request::SourceAdd(_)
-            | Request::SourceRemove(_)
-            | Request::SourceBurst(_)
-            | Request::SourceOffline(_)
-            | Request::SourceOnline(_)
-            | Request::Reload => self.change(request),
-            Request::Timelines => {
-                Response::Timelines(self.timelines.report(&self.clock, &self.vms))
-            }
-            Request::VmList => self.vms.list(&self.notices),
-            Request::VmAdd(add) => {
-                let admit = |vms: &Vms, name: &str| self.reservations.admit(name, vms);
-                self.vms.add(add, &self.clock, admit)
-            }
-            Request::VmRemove(remove) => self.vms.remove(&remove.name),
-            Request::VmMigrate(migrate) => self.vms.migrate(migrate, &mut self.notices),
-            Request::VmNotice(notice) => self.vms.notice(notice, &mut self.notices),
-            Request::VmPrepare(prepare) => self.vms.prepare(prepare, &self.clock),
-            Request::ReserveApply(apply) => {
-                let answer = self.reservations.apply(apply, &self.vms);
-                if let Response::Error(_) = answer {
-                    self.vms.ask_vcpus(&apply.vm);
-                }
-                answer
-            }
-            Request::ReserveMove(asked) => self.reservations.relocate(asked, &self.vms),
-            Request::ReserveRelease(release) => self.reservations.release(release),
-            Request::ReserveList => self.reservations.list(),
-            Request::ReserveMissed(asked) => self.reservations.missed(asked),
-            Request::ReserveCores(asked) => {
-                let answer = self.reservations.cores(asked, &self.vms);
-                if let (Response::Error(_), Some(vm)) = (&answer, &asked.vm) {
-                    self.vms.ask_vcpus(vm);
-                }
-                answer
-            }
-            Request::IntrospectAttach(asked) => self.introspection.attach(asked, &mut self.vms),
-            Request::IntrospectDetach(asked) => {
-                self.introspection.detach(asked, &mut self.vms, &mut self.reservations)
-            }
-            Request::IntrospectList => self.introspection.list(),
-            Request::IntrospectTrace(asked) => self.introspection.trace(asked, &self.clock),
-            Request::IntrospectPlugins => self.introspection.plugins(),
-        }
-    }
-
     /// Returns true if a signal asks the daemon to end.
     fn signalled(&mut self) -> bool {
         while let Some(signal) = self.signals.take() {
@@ -555,8 +477,12 @@ impl Daemon {
         if let Some(ages) = &mut self.ages {
             ages.stop();
         }
+        self.sample_for_audit();
         if let Some(publication) = self.clock.publish_last() {
             self.vms.publish(publication, &self.clock);
+        }
+        if let Some(audit) = &mut self.audit {
+            audit.end(&self.clock);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! | `discipline/` | optional: CLOCK_REALTIME follows the estimate |
 //! | `references/` | whom to query, and exchanges from the replies |
 //! | `leap.rs` | TAI - UTC |
+//! | `audit/` | the audit log, in a thread |
 //! | `ages/` | ages of threads, where the counter is not invariant |
 //! | `notices.rs` | what guests are told of disruptions to come |
 //! | `vms/` | VMs: discovery, attachment, publication |
@@ -28,6 +29,7 @@
 
 mod ages;
 mod announce;
+mod audit;
 mod clock;
 mod config;
 mod control;

@@ -46,7 +46,7 @@ impl Daemon {
         Self { socket: run_directory.join(OBSERVE_NAME), connection: None }
     }
 
-    /// Asks all questions; the answers are in the order of [`Question::ALL`].
+    /// Asks all questions; the answers are in the order of [`Question::OBSERVED`].
     ///
     /// # Errors
     /// When there is no answer to one of them. What refuses a question is an answer.
@@ -87,13 +87,13 @@ impl Daemon {
 async fn exchange(stream: &mut UnixStream) -> Result<Vec<Response>, Silence> {
     let broken = |error: &dyn std::fmt::Display| Silence::Broken(error.to_string());
     let mut requests = Vec::new();
-    for question in Question::ALL {
+    for question in Question::OBSERVED {
         requests.extend(ClientCodec::encode(&question.request()).map_err(|e| broken(&e))?);
     }
     stream.write_all(&requests).await.map_err(|e| broken(&e))?;
     let (mut codec, mut answers) = (ClientCodec::default(), Vec::new());
     let mut buffer = vec![0; 16 << 10];
-    while answers.len() < Question::ALL.len() {
+    while answers.len() < Question::OBSERVED.len() {
         let count = stream.read(&mut buffer).await.map_err(|e| broken(&e))?;
         if count == 0 {
             // It says why before it turns a client away.

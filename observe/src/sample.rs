@@ -24,10 +24,10 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Takes answers in the order of [`Question::ALL`].
+    /// Takes answers in the order of [`Question::OBSERVED`].
     pub fn from_responses(responses: Vec<Response>) -> Self {
         let mut answers = Self::default();
-        for (question, response) in Question::ALL.into_iter().zip(responses) {
+        for (question, response) in Question::OBSERVED.into_iter().zip(responses) {
             match response {
                 Response::Status(it) => answers.status = Some(*it),
                 Response::Sources(it) => answers.sources = Some(it.sources),

@@ -44,13 +44,13 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub asked: u64,
-    pub unanswered: [u64; Question::ALL.len()],
+    pub unanswered: [u64; Question::OBSERVED.len()],
 }
 
 impl Counts {
     fn add(&mut self, answers: &Answers, silent: bool) {
         self.asked += 1;
-        for question in Question::ALL {
+        for question in Question::OBSERVED {
             let refused = answers.refused.iter().any(|(it, _)| *it == question);
             self.unanswered[question as usize] += u64::from(silent || refused);
         }

@@ -6,10 +6,12 @@
 //! | this one | the commands |
 //! | `table.rs` | all references, one line each |
 //! | `detail.rs` | one reference with everything that is known of it |
+//! | `record.rs` | what they answer, into traces |
 //! | `polling.rs` | which poll is in force, and why |
 
 mod detail;
 mod polling;
+mod record;
 mod table;
 
 use std::path::Path;
@@ -50,6 +52,8 @@ enum Action {
     Offline(Names),
     /// Ask again
     Online(Names),
+    /// Record what they answer, as a trace that `timevisor replay` reads
+    Record(record::Options),
 }
 
 #[derive(Args)]
@@ -95,6 +99,9 @@ pub fn run(directory: &Path, options: &Options) -> Result<Found> {
         Some(Action::Burst(names)) => Request::SourceBurst(names.into()),
         Some(Action::Offline(names)) => Request::SourceOffline(names.into()),
         Some(Action::Online(names)) => Request::SourceOnline(names.into()),
+        Some(Action::Record(options)) => {
+            return record::run(directory, options).map(|()| Found::Good);
+        }
     };
     change(directory, &request).map(|()| Found::Good)
 }

@@ -6,10 +6,12 @@
 //! | `wiring.rs` | the counter, the page file, and the system calls behind the publisher's actions |
 //! | `journal.rs` | the recovery journal: the lines that a restarted daemon continues |
 //! | `estimates.rs` | the estimators' state across restarts |
+//! | `recent.rs` | the last exchanges, for who records them |
 //! | `watching.rs` | the watch over the counter, and what an operator can do about it |
 
 mod estimates;
 mod journal;
+mod recent;
 mod watching;
 mod wiring;
 

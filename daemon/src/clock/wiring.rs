@@ -17,10 +17,12 @@ use timevisor_linux::clock::{monotonic, realtime, suspended};
 use timevisor_linux::counter::{Calibration, CounterHistory, HostCounter, calibrate, select};
 use timevisor_linux::page::WritePage;
 use timevisor_linux::page_file::{self, PageSize};
+use timevisor_protocols::control::Exchanges;
 use timevisor_time::{Duration, Instant, Interval, Leaps, Tai, TimescaleId};
 
 use super::estimates::Estimates;
 use super::journal::Journal;
+use super::recent::Recent;
 use super::watching::{Watching, wait_for_the_kernels_frequency};
 use crate::announce::{Announcer, Budget};
 use crate::config::{Config, ServerConfig, span};
@@ -190,6 +192,7 @@ pub struct HostClock {
     told_oscillator: Announcer,
     /// How often the publisher's notes may still be logged.
     notes: Budget,
+    recent: Recent,
 }
 
 impl HostClock {
@@ -275,6 +278,7 @@ impl HostClock {
             told_start: Budget::new(16),
             told_oscillator: Announcer::default(),
             notes: Budget::daily(3),
+            recent: Recent::new(calibration.period),
         };
         clock.handle(Event::Publish);
         Ok(clock)
@@ -300,6 +304,7 @@ impl HostClock {
 
     /// Handles an exchange with reference `reference`.
     pub fn observe(&mut self, reference: usize, exchange: &Exchange) {
+        self.recent.push(reference, exchange);
         self.handle(Event::Exchange { reference, exchange: *exchange });
         let problem = self.oscillator_problem();
         let key = if problem.is_some() { "broken" } else { "" };
@@ -387,6 +392,7 @@ impl HostClock {
         self.leap.configure(&config.clock);
         self.config = config.clone();
         self.names = slots.iter().map(|slot| slot.name.clone()).collect();
+        self.recent.clear();
         let stale_after = config.stale_after();
         self.handle(Event::References { slots: slots.to_vec(), stale_after });
     }
@@ -489,6 +495,11 @@ impl HostClock {
     /// Whether the file of the host's page was truncated.
     pub fn has_lost_page(&self) -> bool {
         self.writer().storage().is_lost()
+    }
+
+    /// Answers `exchanges`.
+    pub fn exchanges(&self) -> Exchanges {
+        self.recent.report(&self.names)
     }
 
     /// Returns the writer of the host's page.

@@ -18,12 +18,14 @@
 //! | `reserve.rs` | `[[guests.vm.NAME.reserve]]` |
 //! | `introspection.rs` | `[introspection]` |
 //! | `server.rs` | `[server]` |
+//! | `audit.rs` | `[audit]` |
 //!
 //! This is the daemon's lowest layer: it imports no other part of the daemon, and all others import
 //! it. The file that packages install, with every key explained, is packaging/timevisord.toml; a
 //! test parses it.
 
 mod address;
+mod audit;
 mod clock;
 mod cluster;
 mod guests;
@@ -49,6 +51,7 @@ use timevisor_protocols::control::{ReserveApply, TimeType};
 use timevisor_time::Duration;
 
 pub use address::ServerAddress;
+pub use audit::AuditConfig;
 pub use clock::{ClockConfig, CounterChoice};
 pub use cluster::{ClusterConfig, ClusterReference};
 pub use guests::GuestsConfig;
@@ -86,6 +89,7 @@ pub struct Config {
     pub guests: GuestsConfig,
     pub introspection: IntrospectionConfig,
     pub server: ServerConfig,
+    pub audit: AuditConfig,
 }
 
 impl Default for Config {
@@ -102,6 +106,7 @@ impl Default for Config {
             guests: GuestsConfig::default(),
             introspection: IntrospectionConfig::default(),
             server: ServerConfig::default(),
+            audit: AuditConfig::default(),
         }
     }
 }
@@ -189,6 +194,7 @@ impl Config {
         self.validate_discipline()?;
         self.guests.validate()?;
         self.introspection.validate()?;
+        self.audit.validate()?;
         for reference in &self.references {
             reference.validate()?;
         }

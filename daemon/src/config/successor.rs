@@ -43,6 +43,9 @@ impl Config {
         config.clock.publish_interval = self.clock.publish_interval;
         keep("clock.validity", config.clock.validity == self.clock.validity);
         config.clock.validity = self.clock.validity;
+        // The log is being written.
+        keep("[audit]", config.audit == self.audit);
+        config.audit = self.audit.clone();
         // Clients are bound to them.
         keep("[[timeline]]", config.timelines == self.timelines);
         config.timelines.clone_from(&self.timelines);
@@ -70,6 +73,7 @@ impl Config {
             counter: _,
             oscillator: _,
             timelines: _,
+            audit: _,
             clock,
             references,
             clusters,
@@ -110,7 +114,7 @@ mod tests {
         let before = parsed("");
         let new = parsed(
             "run_directory = \"/run/other\"\nstate_directory = \"/var/other\"\ncounter = \"tsc\"\n[clock]\nvalidity = \"20s\"\npublish_interval = \"2s\"\n\
-             stale_after = \"90s\"\n[oscillator]\nwander = \"ocxo\"\n[[timeline]]\nname = \"a\"\n[server]\nstratum = 3\n",
+             stale_after = \"90s\"\n[oscillator]\nwander = \"ocxo\"\n[[timeline]]\nname = \"a\"\n[server]\nstratum = 3\n[audit]\nenabled = true\n",
         );
         let Successor { config, changed, restart } = before.successor(&new);
         assert_eq!(
@@ -122,6 +126,7 @@ mod tests {
                 "[oscillator]",
                 "clock.publish_interval",
                 "clock.validity",
+                "[audit]",
                 "[[timeline]]"
             ]
         );

@@ -26,6 +26,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use timevisor_audit::watch::Reservation as Audited;
 use timevisor_introspection::tasks::late::Late;
 use timevisor_linux::cpuset::expect_move;
 use timevisor_linux::scheduling::Change;
@@ -33,7 +34,7 @@ use timevisor_protocols::control::{
     ErrorBody, HostCores, Reservations as Answer, ReserveApply, ReserveCores, ReserveMissed,
     ReserveMove, ReserveRelease, Response,
 };
-use timevisor_reservation::{self as reservation, Followed, Request};
+use timevisor_reservation::{self as reservation, Followed, Guarantee, Request};
 use timevisor_schedule::Reservation;
 use timevisor_time::Duration;
 
@@ -131,6 +132,30 @@ impl Reservations {
             Ok(missed) => Response::MissedJob(control::missed(missed)),
             Err(refusal) => Response::Error(control::error(refusal)),
         }
+    }
+
+    /// The reservations that are held, as the audit log records them: by VM and vCPU. `user` says who
+    /// runs a VM.
+    pub fn audited(
+        &self,
+        user: impl Fn(&str) -> Option<u32>,
+    ) -> impl Iterator<Item = ((String, u32), Audited)> {
+        self.machine.held().iter().map(move |held| {
+            let promise = match held.guarantee {
+                Guarantee::Core(core) => format!("core {core}"),
+                Guarantee::Global => "global".to_owned(),
+                Guarantee::Fifo => "fifo".to_owned(),
+                Guarantee::Limit => "limit".to_owned(),
+            };
+            let audited = Audited {
+                uid: user(&held.vm),
+                promise,
+                budget_ns: held.budget,
+                period_ns: held.period,
+                deadline_ns: held.deadline,
+            };
+            ((held.vm.clone(), held.vcpu), audited)
+        })
     }
 
     /// Finds out why a job was late that introspection has seen, and counts it. Returns it in words.

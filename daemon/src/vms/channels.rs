@@ -4,6 +4,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 
+use timevisor_audit::watch::Vm as Audited;
 use timevisor_clock_page::{Counter, NotedBirth};
 use timevisor_guests::entries::TimelineEntry;
 use timevisor_guests::qemu::Qemu;
@@ -20,6 +21,21 @@ impl Vms {
     /// The VMs that are served.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.served.iter().map(|served| served.vm.name.as_str())
+    }
+
+    /// The VMs that are served, as the audit log records them: by name and process.
+    pub fn audited(&self) -> impl Iterator<Item = ((String, u32), Audited)> {
+        self.served.iter().map(|served| {
+            let state = match served.vm.transit() {
+                Transit::Here => "here",
+                Transit::Incoming => "incoming",
+                Transit::Leaving(_) => "leaving",
+                Transit::Left => "left",
+                Transit::Failed(_) => "failed",
+            };
+            let key = (served.vm.name.clone(), served.vm.qemu.process.pid());
+            (key, Audited { uid: served.user, state: state.to_owned() })
+        })
     }
 
     /// The timescale of a VM's own clock.

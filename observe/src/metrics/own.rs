@@ -108,7 +108,7 @@ pub const METRICS: &[Metric] = &[
         help: "Questions to timevisord without an answer",
         labels: &["question"],
         samples: |s, put| {
-            for question in Question::ALL {
+            for question in Question::OBSERVED {
                 put(&[question.name()], count(s.counts.unanswered[question as usize]));
             }
         },

@@ -52,8 +52,8 @@ pub use response::{
 };
 
 pub use sources::{
-    Changed, Client, Clients, ClientsQuery, Mark, NtpData, NtsData, Selection, Source, SourceAdd,
-    SourceNames, Sources, Statistics, Tracking,
+    Changed, Client, Clients, ClientsQuery, Exchanges, Mark, NtpData, NtsData, RecentExchange,
+    Selection, Source, SourceAdd, SourceNames, Sources, Statistics, Tracking,
 };
 pub use timelines::{TimelineReport, Timelines};
 pub use words::{ClockStatus, Notice, Polling, Reference, TimeType};

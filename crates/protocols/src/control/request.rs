@@ -26,6 +26,8 @@ pub enum Request {
     Now,
     /// The references in detail: answered by [`super::Sources`].
     Sources,
+    /// What references answered lately: answered by [`super::Exchanges`].
+    Exchanges,
     /// The clock behind them: answered by [`super::Tracking`].
     Tracking,
     /// The NTP server's clients: answered by [`super::Clients`].
@@ -105,11 +107,13 @@ pub enum Question {
     ReserveList,
     /// [`Request::IntrospectList`].
     IntrospectList,
+    /// [`Request::Exchanges`].
+    Exchanges,
 }
 
 impl Question {
     /// All of them, in the order of the enum: the position of each is `question as usize`.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Status,
         Self::Sources,
         Self::Tracking,
@@ -118,7 +122,14 @@ impl Question {
         Self::VmList,
         Self::ReserveList,
         Self::IntrospectList,
+        Self::Exchanges,
     ];
+
+    /// Those that timevisor-observe asks all the time, in the same order: all that tell of a state.
+    pub const OBSERVED: [Self; 8] = {
+        let [a, b, c, d, e, f, g, h, Self::Exchanges] = Self::ALL else { panic!() };
+        [a, b, c, d, e, f, g, h]
+    };
 
     /// The request that asks it.
     #[must_use]
@@ -132,6 +143,7 @@ impl Question {
             Self::VmList => Request::VmList,
             Self::ReserveList => Request::ReserveList,
             Self::IntrospectList => Request::IntrospectList,
+            Self::Exchanges => Request::Exchanges,
         }
     }
 
@@ -147,6 +159,7 @@ impl Question {
             Self::VmList => "vm_list",
             Self::ReserveList => "reserve_list",
             Self::IntrospectList => "introspect_list",
+            Self::Exchanges => "exchanges",
         }
     }
 }
@@ -334,6 +347,7 @@ impl Request {
             Self::VmList => Question::VmList,
             Self::ReserveList => Question::ReserveList,
             Self::IntrospectList => Question::IntrospectList,
+            Self::Exchanges => Question::Exchanges,
             _ => return None,
         })
     }
@@ -360,6 +374,7 @@ impl Request {
             Self::Status
             | Self::Now
             | Self::Sources
+            | Self::Exchanges
             | Self::Tracking
             | Self::Clients(_)
             | Self::Clusters

@@ -14,7 +14,7 @@ use super::birth::ElapsedSince;
 use super::cluster::Clusters;
 use super::introspect::{IntrospectEvents, IntrospectPlugins, Introspections};
 use super::reserve::{HostCores, MissedJob, Reservations};
-use super::sources::{Changed, Clients, Sources, Tracking};
+use super::sources::{Changed, Clients, Exchanges, Sources, Tracking};
 use super::timelines::Timelines;
 use super::words::{ClockStatus, Notice, Reference, TimeType};
 
@@ -28,6 +28,8 @@ pub enum Response {
     Now(Now),
     /// Answers `sources`.
     Sources(Sources),
+    /// Answers `exchanges`.
+    Exchanges(Exchanges),
     /// Answers `tracking`.
     Tracking(Box<Tracking>),
     /// Answers `clients`.

@@ -53,6 +53,33 @@ pub struct Source {
     pub nts: Option<NtsData>,
 }
 
+/// Answers `exchanges`: the last ones with any reference, in the order in which they ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Exchanges {
+    /// At most a few hundred.
+    pub exchanges: Vec<RecentExchange>,
+}
+
+/// One exchange with a reference, before anybody judged it. The counter is converted to nanoseconds by one
+/// factor for the life of the daemon, outwards: as a counter of 1 GHz would have counted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RecentExchange {
+    /// Counts exchanges since the daemon started, from 1.
+    pub number: u64,
+    /// The reference's name.
+    pub source: String,
+    /// Our counter before the request left, ns.
+    pub ta_ns: u64,
+    /// The reference's time when it received the request, ns of TAI since 1970.
+    pub tb_ns: i64,
+    /// The reference's time when it sent the answer, ns of TAI since 1970.
+    pub te_ns: i64,
+    /// Our counter after the answer arrived, ns.
+    pub tf_ns: u64,
+    /// The error that the reference states of itself, ns.
+    pub error_ns: i64,
+}
+
 /// The mark of a reference: one character in tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,7 @@
 //! The host's clock without guests: references, truth, NTP server, NTS.
 
 pub(crate) mod arm;
+pub(crate) mod audit;
 pub(crate) mod cli;
 pub(crate) mod keeper;
 pub(crate) mod network;
@@ -15,6 +16,7 @@ pub(crate) mod ptp_cost;
 pub(crate) mod references;
 pub(crate) mod simulator;
 pub(crate) mod sources;
+pub(crate) mod traces;
 pub(crate) mod truth;
 pub(crate) mod watch;
 pub(crate) mod wrong_rtc;
@@ -49,6 +51,22 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 20,
         run: cli::scripts,
+    },
+    Test {
+        name: "audit",
+        about: "the audit log over a server's end, kill -9, a full disk and changed bytes; what it proves",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 40,
+        run: audit::audit_log,
+    },
+    Test {
+        name: "sources-record",
+        about: "exchanges with two chronyds, recorded from the running daemon, replayed and drawn",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 30,
+        run: traces::record_and_replay,
     },
     Test {
         name: "clock-truth",
