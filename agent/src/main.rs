@@ -10,6 +10,7 @@
 //! | `hold/` | `--hold`: a workload stands still while the guest does not know the time |
 //! | `wait_sync.rs` | `wait-sync`, which needs none of the above |
 //! | `span.rs` | time spans as users write them |
+//! | `clockbound.rs` | `--clockbound`: the page's clock for clients of AWS ClockBound |
 //! | `set_clock/` | `--set-clock` and `set-clock`: the guest's CLOCK_REALTIME, from the page |
 //!
 //! All rules of the channel are in timevisor-protocols' relay; those of the clock are in
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod apps;
+mod clockbound;
 mod hold;
 mod host;
 #[cfg(test)]
@@ -43,6 +45,7 @@ use timevisor_time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use apps::Apps;
+use clockbound::ClockBound;
 use hold::Holder;
 use host::{Host, Way};
 use set_clock::Keeper;
@@ -70,6 +73,8 @@ struct Arguments {
     clock: set_clock::Options,
     #[command(flatten)]
     hold: hold::Options,
+    #[command(flatten)]
+    clockbound: clockbound::Options,
     /// More words in the log (RUST_LOG has the last one)
     #[arg(short, long)]
     verbose: bool,
@@ -148,6 +153,7 @@ struct Agent {
     host: Host,
     clock: Option<Keeper>,
     holder: Option<Holder>,
+    clockbound: Option<ClockBound>,
     /// When the channel or the applications need service without an event.
     serve_at: Duration,
     signals: Signals,
@@ -166,6 +172,7 @@ impl Agent {
         set_clock::clean_up();
         let clock = Keeper::start(&arguments.clock, monotonic())?;
         let holder = Holder::start(&arguments.hold, monotonic())?;
+        let clockbound = ClockBound::start(&arguments.clockbound, monotonic())?;
         // Numbers that grow with time, so that neither a host nor an application mistakes us for an
         // earlier agent.
         let number = realtime().floor_nanos().unsigned_abs();
@@ -183,7 +190,7 @@ impl Agent {
             tracing::info!("serving applications at {}", arguments.socket.display());
         }
         let serve_at = monotonic();
-        Ok(Self { relay, apps, host: Host::new(way), clock, holder, serve_at, signals })
+        Ok(Self { relay, apps, host: Host::new(way), clock, holder, clockbound, serve_at, signals })
     }
 
     fn run(mut self) -> Result<()> {
@@ -205,6 +212,10 @@ impl Agent {
             }
             if let Some(holder) = &mut self.holder {
                 holder.clock_was_kept(monotonic());
+            }
+            if let Some(clockbound) = &mut self.clockbound {
+                let drift_ppb = self.clock.as_ref().and_then(Keeper::drift_ppb);
+                clockbound.on_timer(monotonic(), drift_ppb);
             }
             // The clock is checked ten times as often as the rest; a wake-up for the clock alone
             // ends here.
@@ -235,7 +246,9 @@ impl Agent {
     fn wait(&mut self) -> Result<Woken> {
         let clock = self.clock.as_ref().map(Keeper::poll_at);
         let holder = self.holder.as_ref().map(Holder::poll_at);
-        let next = clock.into_iter().chain(holder).fold(self.serve_at, Duration::min);
+        let clockbound = self.clockbound.as_ref().map(ClockBound::poll_at);
+        let next =
+            clock.into_iter().chain(holder).chain(clockbound).fold(self.serve_at, Duration::min);
         let due = next - monotonic();
         let nanos = u64::try_from(due.ceil_nanos()).unwrap_or(0);
         let mut fds = vec![PollFd::readable(self.signals.as_fd())];
@@ -273,5 +286,7 @@ mod tests {
         assert!(held(&["timevisor-guest", "--hold", "db", "--hold", "/x", "--hold-notice", "1m"]));
         assert!(held(&["timevisor-guest", "--hold", "db", "--set-clock", "step"]));
         assert!(!held(&["timevisor-guest", "--hold-within", "1ms"]), "nothing is held");
+        assert!(held(&["timevisor-guest", "--clockbound", "--set-clock", "step"]));
+        assert!(held(&["timevisor-guest", "--clockbound=/run/x"]));
     }
 }

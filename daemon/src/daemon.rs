@@ -35,6 +35,7 @@ use self::directory::take_directory;
 use crate::ages::Ages;
 use crate::audit::Audit;
 use crate::clock::{Disturbance, HostClock, hex};
+use crate::clockbound::ClockBound;
 use crate::config::{Config, span};
 use crate::control::Control;
 use crate::discipline::Discipline;
@@ -109,6 +110,8 @@ pub struct Daemon {
     server_due: Option<ServerDue>,
     /// Why there is none although the configuration wants one.
     server_problem: Option<String>,
+    /// `None` unless configured.
+    clockbound: Option<ClockBound>,
     signals: Signals,
     notifier: Notifier,
     started: Duration,
@@ -145,6 +148,7 @@ impl Daemon {
         let observers = Observers::listen(&config.run_directory.join(OBSERVE_NAME))?;
         let (serves, directory) = (&config.server, &config.run_directory);
         let server = Server::start(serves, &config.clusters, directory, clock.calibration)?;
+        let clockbound = ClockBound::start(&config.clockbound, directory)?;
         let timelines = Timelines::start(&config, &clock, now)?;
         let mut vms = Vms::new(&config);
         // What the journal knows is on each VM's page as soon as that is ours.
@@ -185,6 +189,7 @@ impl Daemon {
             server,
             server_due: None,
             server_problem: None,
+            clockbound,
             signals,
             notifier,
             started: now,
@@ -392,6 +397,8 @@ impl Daemon {
         if let Some(discipline) = &mut self.discipline {
             discipline.on_timer(now, &self.clock);
         }
+        let drift = self.discipline.as_ref().and_then(Discipline::drift_ppb);
+        self.clockbound.iter().for_each(|door| door.tell(drift));
         self.start_server(now);
         if now >= self.vms.poll_at() {
             self.vms.on_timer(now, &self.clock);
@@ -428,6 +435,7 @@ impl Daemon {
             let facts = server::facts(&self.clock, &self.references);
             server.tell(Told { facts, timelines: self.timelines.clusters.facts() });
         }
+        self.clockbound.iter().for_each(ClockBound::renew);
         let now = monotonic();
         let regular = grid::next(now, span(self.config.clock.publish_interval));
         let renewal = self.clock.until_renewal();
@@ -484,6 +492,7 @@ impl Daemon {
         if let Some(audit) = &mut self.audit {
             audit.end(&self.clock);
         }
+        self.clockbound = None;
         Ok(())
     }
 }

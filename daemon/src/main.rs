@@ -19,6 +19,7 @@
 //! | `grid.rs` | moments that what is regular shares |
 //! | `listening.rs` | a socket that pauses when descriptors run out |
 //! | `server/` | the clock served over NTP, in a separate thread |
+//! | `clockbound.rs` | the clock for clients of AWS ClockBound, in a separate thread |
 //! | `panics.rs` | which panics end the daemon |
 //! | `parser.rs` | threads without rights, in which foreign bytes are parsed |
 //! | `report.rs` | answers to `status`, `now`, `vm list` |
@@ -31,6 +32,7 @@ mod ages;
 mod announce;
 mod audit;
 mod clock;
+mod clockbound;
 mod config;
 mod control;
 mod csv;

@@ -24,6 +24,7 @@ pub mod bus;
 pub(crate) mod chrony_client;
 pub mod chronyd;
 pub mod client;
+pub(crate) mod clockbound;
 pub mod command;
 pub mod comparison;
 pub mod container;

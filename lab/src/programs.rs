@@ -26,6 +26,7 @@ const STATIC: &[&str] = &[
     "--bin=lab-*",
     "--bin=arms-*",
     "--bin=clockbound-vmclock",
+    "--bin=clockbound-clients",
     "--bin=bench-read",
     "--bin=check-bounds",
     "--example=first",

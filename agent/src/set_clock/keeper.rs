@@ -91,6 +91,16 @@ impl Keeper {
         self.wake
     }
 
+    /// How fast CLOCK_REALTIME runs away from the page at most, ppb, while the page's rate is right; `None` while it may
+    /// do anything. A step goes to the estimate, so that it only takes away of an error that was surely there.
+    pub fn drift_ppb(&self) -> Option<u32> {
+        let keeps = matches!(self.state, State::Keeping(_)) && !self.held;
+        let measured = self.page.as_ref().is_some_and(|page| page.pace.is_measured());
+        let parameters = timevisor_estimate::steering::Parameters::default();
+        // The rate of this machine is known to a ppm.
+        (keeps && measured).then(|| (parameters.fastest_drift_ppm() + 1).saturating_mul(1000))
+    }
+
     /// Runs one step.
     pub fn on_timer(&mut self, now: Duration) {
         if now < self.wake {

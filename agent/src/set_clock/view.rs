@@ -157,23 +157,32 @@ impl View {
 pub struct Pace {
     first: RawBracket,
     known: f64,
+    is_measured: bool,
 }
 
 impl Pace {
     /// `found` is used until a better value is known.
     pub fn new(view: &View, found: f64) -> Self {
-        Self { first: view.raw(), known: found }
+        Self { first: view.raw(), known: found, is_measured: false }
     }
 
     /// Restarts the measurement after a disturbance of the counter; the old value is used until
     /// then.
     pub fn restart(&mut self, view: &View) {
         self.first = view.raw();
+        self.is_measured = false;
+    }
+
+    /// Whether the value was measured since the last disturbance.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     /// The best value known now.
     pub fn base(&mut self, view: &View) -> f64 {
-        self.known = view.base(self.first).unwrap_or(self.known);
+        if let Some(base) = view.base(self.first) {
+            (self.known, self.is_measured) = (base, true);
+        }
         self.known
     }
 }

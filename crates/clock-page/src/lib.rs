@@ -43,7 +43,7 @@ pub use {
     lines::{Line, Lines, Slew, renewal},
     page::{Page, WritablePage},
     policy::{Known, Policy},
-    reader::{EntryWords, OpenError, ReadError, Reader, Reading, decode, find},
+    reader::{EntryWords, OpenError, Promise, ReadError, Reader, Reading, decode, find},
     writer::{
         EntryIdentity, EntryUpdate, Identity, NotedBirth, PageWriter, Update, timescale_left_on,
     },

@@ -6,6 +6,7 @@
 //! | this one | [`Reader`] and [`Reading`] |
 //! | `reader/ordinary.rs` | the ordinary read, as few instructions as possible |
 //! | `reader/announced.rs` | what the host announces, and whether the VM was loaded |
+//! | `reader/promise.rs` | what is promised in UTC until the expiry |
 //! | `reader/shared.rs` | which clock a timeline is that several hosts have |
 //! | `reader/error.rs` | why a page or one read is refused |
 //! | `reader/vmclock_words.rs` | the words that a stock guest's driver reads |
@@ -14,6 +15,7 @@
 mod announced;
 mod error;
 mod ordinary;
+mod promise;
 mod shared;
 mod vmclock_words;
 mod waiting;
@@ -30,6 +32,7 @@ use crate::seqlock::{read_begin, read_valid};
 use crate::{Counter, CounterId};
 
 pub use self::error::{OpenError, ReadError};
+pub use self::promise::Promise;
 pub use self::vmclock_words::Vmclock;
 pub(crate) use self::waiting::Waiting;
 

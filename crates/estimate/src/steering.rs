@@ -72,6 +72,13 @@ pub struct InvalidParameter {
 }
 
 impl Parameters {
+    /// How fast a clock under this law runs away from true time at most, where the rate that is fed forward is right: ppm.
+    #[must_use]
+    pub fn fastest_drift_ppm(&self) -> u32 {
+        // The integral, and what the kernel rounds, are below one ppm each.
+        self.max_slew_ppm.saturating_add(2)
+    }
+
     /// Checks all limits.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! | [`adjust`] | the kernel's clock discipline: reading, steering, restoring (clock_adjtime) |
 //! | [`affinity`] | which processors exist, which one runs a thread |
 //! | [`counter`] | [`counter::HostCounter`] and the choice of one; calibration |
+//! | [`clockbound_segment`] | shared memory that clients of AWS ClockBound map |
 //! | [`clock`] | the kernel's clocks, read only; brackets |
 //! | [`cpu_limit`] | limits a thread's processor time: cgroup v1 and v2 |
 //! | [`cpuset`] | exclusive processors for threads: cgroup v1 and v2 |
@@ -60,6 +61,7 @@ pub mod append_file;
 pub mod bpf;
 pub mod clock;
 pub mod clock_set;
+pub mod clockbound_segment;
 pub mod confine;
 pub mod counter;
 pub mod cpu_limit;

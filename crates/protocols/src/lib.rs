@@ -9,6 +9,7 @@
 //! | [`bytes`] | fields of binary formats of our own |
 //! | [`ages`] | how a process gets the age of a thread |
 //! | [`chrony`] | the request that `chronyc tracking` sends to chronyd, and the reply |
+//! | [`clockbound`] | the shared memory that clients of AWS ClockBound read |
 //! | [`ptp`] | PTP management messages, as exchanged with ptp4l |
 //! | [`qmp`] | the QEMU machine protocol: session, events, run state, and the dialogue that a helper holds |
 //! | [`control`] | the messages between the command line and the daemon |
@@ -26,6 +27,7 @@ pub mod bus;
 pub mod bytes;
 pub mod channel;
 pub mod chrony;
+pub mod clockbound;
 pub mod control;
 pub mod line;
 pub mod ntp;

@@ -19,6 +19,7 @@
 //! | `introspection.rs` | `[introspection]` |
 //! | `server.rs` | `[server]` |
 //! | `audit.rs` | `[audit]` |
+//! | `clockbound.rs` | `[clockbound]` |
 //!
 //! This is the daemon's lowest layer: it imports no other part of the daemon, and all others import
 //! it. The file that packages install, with every key explained, is packaging/timevisord.toml; a
@@ -27,6 +28,7 @@
 mod address;
 mod audit;
 mod clock;
+mod clockbound;
 mod cluster;
 mod guests;
 mod introspection;
@@ -53,6 +55,7 @@ use timevisor_time::Duration;
 pub use address::ServerAddress;
 pub use audit::AuditConfig;
 pub use clock::{ClockConfig, CounterChoice};
+pub use clockbound::ClockboundConfig;
 pub use cluster::{ClusterConfig, ClusterReference};
 pub use guests::GuestsConfig;
 pub use introspection::{IntrospectionConfig, KvmChoice};
@@ -90,6 +93,7 @@ pub struct Config {
     pub introspection: IntrospectionConfig,
     pub server: ServerConfig,
     pub audit: AuditConfig,
+    pub clockbound: ClockboundConfig,
 }
 
 impl Default for Config {
@@ -107,6 +111,7 @@ impl Default for Config {
             introspection: IntrospectionConfig::default(),
             server: ServerConfig::default(),
             audit: AuditConfig::default(),
+            clockbound: ClockboundConfig::default(),
         }
     }
 }
@@ -191,6 +196,7 @@ impl Config {
         self.oscillator.validate()?;
         self.parameters().validate()?;
         self.server.validate()?;
+        self.clockbound.validate()?;
         self.validate_discipline()?;
         self.guests.validate()?;
         self.introspection.validate()?;

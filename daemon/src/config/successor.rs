@@ -49,6 +49,9 @@ impl Config {
         // Clients are bound to them.
         keep("[[timeline]]", config.timelines == self.timelines);
         config.timelines.clone_from(&self.timelines);
+        // Clients have its files mapped.
+        keep("[clockbound]", config.clockbound == self.clockbound);
+        config.clockbound.clone_from(&self.clockbound);
         // So they are to those of clusters, whose hosts know this one by its port.
         let with_timeline = |config: &Self| -> Vec<ClusterConfig> {
             config.clusters.iter().filter(|c| c.timeline.is_some()).cloned().collect()
@@ -74,6 +77,7 @@ impl Config {
             oscillator: _,
             timelines: _,
             audit: _,
+            clockbound: _,
             clock,
             references,
             clusters,
@@ -114,7 +118,8 @@ mod tests {
         let before = parsed("");
         let new = parsed(
             "run_directory = \"/run/other\"\nstate_directory = \"/var/other\"\ncounter = \"tsc\"\n[clock]\nvalidity = \"20s\"\npublish_interval = \"2s\"\n\
-             stale_after = \"90s\"\n[oscillator]\nwander = \"ocxo\"\n[[timeline]]\nname = \"a\"\n[server]\nstratum = 3\n[audit]\nenabled = true\n",
+             stale_after = \"90s\"\n[oscillator]\nwander = \"ocxo\"\n[[timeline]]\nname = \"a\"\n[server]\nstratum = 3\n[audit]\nenabled = true\n\
+             [clockbound]\nenabled = true\n",
         );
         let Successor { config, changed, restart } = before.successor(&new);
         assert_eq!(
@@ -127,7 +132,8 @@ mod tests {
                 "clock.publish_interval",
                 "clock.validity",
                 "[audit]",
-                "[[timeline]]"
+                "[[timeline]]",
+                "[clockbound]"
             ]
         );
         assert_eq!(changed, ["[clock]", "[server]"]);

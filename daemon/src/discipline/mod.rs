@@ -188,6 +188,13 @@ impl Discipline {
         }
     }
 
+    /// How fast CLOCK_REALTIME runs away from true time at most, ppb, while the estimate's rate is right; `None` unless we
+    /// steer it.
+    pub fn drift_ppb(&self) -> Option<u32> {
+        let steers = matches!(self.state, State::Active { ours: Some(_), .. });
+        steers.then(|| self.config.steering().fastest_drift_ppm().saturating_mul(1000))
+    }
+
     /// Returns the state for `timevisor status`.
     pub fn report(&self) -> Report {
         let (state, detail) = match &self.state {

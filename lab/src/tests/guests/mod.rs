@@ -3,6 +3,7 @@
 pub(crate) mod attack;
 pub(crate) mod boot;
 pub(crate) mod clock;
+pub(crate) mod clockbound;
 pub(crate) mod held_exec;
 pub(crate) mod hold;
 pub(crate) mod hold_cycles;
@@ -177,6 +178,14 @@ const TESTS: &[Test] = &[
         ],
         seconds: 60,
         run: strangers::chrony,
+    },
+    Test {
+        name: "guest-clockbound",
+        about: "AWS ClockBound's own clients, 2.0.3 and 3.0.0-rc.0, in a guest with --set-clock: truth inside; disrupted after a stop",
+        tier: Tier::All,
+        needs: &[Root, Fetched("busybox"), Fetched("kernel:trixie-backports"), Fetched("qemu-10")],
+        seconds: 90,
+        run: clockbound::clients,
     },
     Test {
         name: "guest-set-clock",

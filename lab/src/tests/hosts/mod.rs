@@ -3,6 +3,7 @@
 pub(crate) mod arm;
 pub(crate) mod audit;
 pub(crate) mod cli;
+pub(crate) mod clockbound;
 pub(crate) mod keeper;
 pub(crate) mod network;
 pub(crate) mod ntp_precise;
@@ -75,6 +76,14 @@ const TESTS: &[Test] = &[
         needs: &[Root],
         seconds: 15,
         run: truth::bounds_hold_the_truth,
+    },
+    Test {
+        name: "clockbound",
+        about: "AWS ClockBound's own clients read the host's clock: truth inside, unknown after kill -9 and after the end, another writer",
+        tier: Tier::Test,
+        needs: &[Root],
+        seconds: 40,
+        run: clockbound::clients,
     },
     Test {
         name: "chrony-import",
