@@ -2,6 +2,9 @@
 //! cgroup v2: what `reserve plan` prints is run as it is printed, in the host and in the guest, and each job is judged
 //! by what was planned. Then the same for a guest that divides its tasks by itself, and for two VMs at once.
 //!
+//! The emulated cores lose time, on a busy machine in every job's time. Those jobs are told, late or not; what is
+//! judged are the commands, the settings, the audit, and every job that had its core.
+//!
 //! Everything takes ten times as long as in the other tests: the emulated cores share two real ones with whatever
 //! else this machine does.
 
@@ -142,7 +145,7 @@ impl Bench {
         for ((jobs, stalls), (.., promise)) in jobs.iter().zip(stalls).zip(&runs) {
             judged = judged.and(Judgement::of_jobs(jobs, promise, &stalls));
         }
-        judged.check()?;
+        judged.is_kept()?;
         self.audited(&rows)?;
         Ok(format!("{judged}; at most {:.0} % of a deadline", judged.most_of_deadline * 100.0))
     }
@@ -160,7 +163,7 @@ impl Bench {
         let (jobs, stalls) = self.run(&[(None, names)], &cores)?;
         let stalls = stalls.into_iter().reduce(Stalls::and).context("no core")?;
         let judged = Judgement::of_jobs_anywhere(&jobs[0], &promise, &stalls);
-        judged.check()?;
+        judged.is_kept()?;
         self.audited(&rows)?;
         Ok(format!("{judged}; at most {:.0} % of a deadline", judged.most_of_deadline * 100.0))
     }
