@@ -69,14 +69,14 @@ pub(crate) fn reserve(ctx: &Context) -> anyhow::Result<String> {
 /// What was seen of the reservation while the tasks ran.
 struct Seen {
     row: Value,
-    /// When its budget and its core were first seen, by CLOCK_MONOTONIC, ns.
+    /// When this budget and core were first seen, by CLOCK_MONOTONIC, ns.
     since: i64,
     witness: Witness,
 }
 
 /// Runs the tasks beside a busy host. Their reservation appears when they start; a thread waits for
-/// it and watches its core from then on. The judgement uses the last reservation, which grows when
-/// the second task starts.
+/// it and watches its core from then on. The judgement uses the greatest reservation, which is there when
+/// the second task has started.
 fn reserved(
     host: &Host,
     guest: &mut Client,
@@ -97,9 +97,11 @@ fn reserved(
                         Some(Seen { row, since, witness: Witness::start(core) })
                     }
                     (Some(row), Some(seen)) => {
-                        let same = |name: &str| row[name] == seen.row[name];
-                        let is_it = ["budget_ns", "period_ns", "core"].into_iter().all(same);
-                        Some(if is_it { seen } else { Seen { row, since, ..seen } })
+                        // It grows when a task starts, and shrinks when one has ended: what was promised to
+                        // the jobs is the greatest one.
+                        let grew = row["budget_ns"].as_u64() > seen.row["budget_ns"].as_u64();
+                        let moved = row["core"] != seen.row["core"];
+                        Some(if grew || moved { Seen { row, since, ..seen } } else { seen })
                     }
                     (None, last) => last,
                 };
