@@ -11,8 +11,8 @@ use crate::clockbound::{Answers, PROGRAM, Reading, parse};
 use crate::guest::Guest;
 use crate::host::{Host, mentions};
 use crate::interrupt;
-use crate::qemu::Delivery;
 use crate::scenario::Context;
+use crate::tests::guests::resumed::boot;
 use crate::truth::Truth;
 
 const NAME: &str = "guest";
@@ -26,23 +26,9 @@ pub(crate) fn clients(ctx: &Context) -> anyhow::Result<String> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
-    let kernel = ctx.kernel("trixie-backports")?;
-    let image = ctx
-        .image(&kernel)?
-        .program(&ctx.program("timevisor-guest", "timevisor-guest")?)
-        .program(&ctx.program(PROGRAM.0, PROGRAM.1)?);
-    let qmp = host.directory().join("guest.qmp");
-    let mut guest = ctx
-        .guest(&ctx.qemu_10()?, &kernel, &image)?
-        .delivery(Delivery::VmclockDevice)
-        .append("no_timer_check")
-        .paused()
-        .args(["-rtc".into(), "base=2020-01-01T00:00:00".to_owned()])
-        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
-        .start()?;
-    host.cli(&["vm", "add", "--qmp", &qmp.display().to_string(), "--name", NAME, "--resume"])?;
-    guest.wait_ready()?;
-    host.wait_vm(NAME, "synchronized")?;
+    let programs =
+        [ctx.program("timevisor-guest", "timevisor-guest")?, ctx.program(PROGRAM.0, PROGRAM.1)?];
+    let mut guest = boot(ctx, &host, NAME, &programs, |builder| builder)?;
     guest.sh(&format!("mkdir -p /var; ln -s /run /var/run; {AGENT}"))?;
 
     wait(&mut guest, ["Synchronized", "Synchronized"])?;

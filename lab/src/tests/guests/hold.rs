@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::guest::Guest;
 use crate::host::{Host, mentions};
 use crate::interrupt;
-use crate::qemu::Delivery;
 use crate::scenario::Context;
+use crate::tests::guests::resumed;
 
 const NAME: &str = "guest";
 /// Everything in an emulated guest takes several times as long.
@@ -67,21 +67,8 @@ fn boot(ctx: &Context) -> anyhow::Result<Lab> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
-    let kernel = ctx.kernel("trixie-backports")?;
-    let agent = ctx.program("timevisor-guest", "timevisor-guest")?;
-    let image = ctx.image(&kernel)?.program(&agent);
-    let qmp = host.directory().join("guest.qmp");
-    let mut guest = ctx
-        .guest(&ctx.qemu_10()?, &kernel, &image)?
-        .delivery(Delivery::VmclockDevice)
-        .append("no_timer_check")
-        .paused()
-        .args(["-rtc".into(), "base=2020-01-01T00:00:00".to_owned()])
-        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
-        .start()?;
-    host.cli(&["vm", "add", "--qmp", &qmp.display().to_string(), "--name", NAME, "--resume"])?;
-    guest.wait_ready()?;
-    host.wait_vm(NAME, "synchronized")?;
+    let programs = [ctx.program("timevisor-guest", "timevisor-guest")?];
+    let guest = resumed::boot(ctx, &host, NAME, &programs, |builder| builder)?;
     Ok(Lab { guest, host, _server: server })
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod ptp;
 pub(crate) mod real_boot;
 pub(crate) mod reboot;
 pub(crate) mod references;
+mod resumed;
 pub(crate) mod set_clock;
 pub(crate) mod shipped_unit;
 pub(crate) mod strangers;

@@ -13,10 +13,10 @@ use crate::client;
 use crate::guest::Guest;
 use crate::host::{Host, mentions};
 use crate::interrupt;
-use crate::qemu::Delivery;
 use crate::reader::{GuestReader, HostPage};
 use crate::scenario::Context;
 use crate::tests::guests::references::settings;
+use crate::tests::guests::resumed;
 
 const PORT: &str = "org.timevisor.clocks";
 const NAME: &str = "guest";
@@ -105,25 +105,13 @@ fn boot(ctx: &Context) -> anyhow::Result<Lab> {
     let server = ctx.chronyd("server")?;
     let host = Host::following(ctx, &server.address().ip().to_string())?;
     host.wait_synchronized(200)?;
-    let kernel = ctx.kernel("trixie-backports")?;
-    let image = ctx
-        .image(&kernel)?
-        .program(&ctx.program("timevisor-guest", "timevisor-guest")?)
-        .program(&ctx.program("timevisor-lab-guest", "lab-clocks")?);
-    let qmp = host.directory().join("guest.qmp");
+    let programs = [
+        ctx.program("timevisor-guest", "timevisor-guest")?,
+        ctx.program("timevisor-lab-guest", "lab-clocks")?,
+    ];
     let socket = host.directory().join("guest.clocks");
-    let mut guest = ctx
-        .guest(&ctx.qemu_10()?, &kernel, &image)?
-        .delivery(Delivery::VmclockDevice)
-        .port(PORT, &socket)
-        .append("no_timer_check")
-        .paused()
-        .args(["-rtc".into(), "base=2020-01-01T00:00:00".to_owned()])
-        .args(["-qmp".into(), format!("unix:{},server=on,wait=off", qmp.display())])
-        .start()?;
-    host.cli(&["vm", "add", "--qmp", &qmp.display().to_string(), "--name", NAME, "--resume"])?;
-    guest.wait_ready()?;
-    host.wait_vm(NAME, "synchronized")?;
+    let mut guest =
+        resumed::boot(ctx, &host, NAME, &programs, |builder| builder.port(PORT, &socket))?;
     guest.sh(&format!("lab-clocks /dev/virtio-ports/{PORT} >/run/clocks.log 2>&1 &"))?;
     let clocks = GuestReader::connect(&socket)?;
     let page = HostPage::open(host.directory())?;
